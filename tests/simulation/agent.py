@@ -18,7 +18,15 @@ from hpc_elastic.agent.system.signals import AgentSignals
 from hpc_elastic.agent.system.tasks import Tasks
 from hpc_elastic.agent.workers.node_workers import NodeWorkers
 from hpc_elastic.errors import ExitCode, FileSystemError, HpcElasticError
-from hpc_elastic.membership.actions import Action, DiscoverHead, Leave, Level, SendToHead, StartWorkers, StopWorkers
+from hpc_elastic.membership.actions import (
+    Action,
+    DiscoverHead,
+    Leave,
+    Level,
+    SendToHead,
+    StartWorkers,
+    StopWorkers,
+)
 from hpc_elastic.membership.member import Member
 from hpc_elastic.membership.messages import End as RunEnd
 from hpc_elastic.membership.messages import Join, Message, Refused, Welcome
@@ -82,12 +90,16 @@ class SimulatedTelemetry:
         agent, run = self._agent, self._agent.run
         run.conduct.acts(agent, action)
         if isinstance(action, SendToHead):
+            run.reports.says(agent, action.message)
+            run.noted.reports(agent, action.message)
             return
         run.trace(agent, action)
         if isinstance(action, StartWorkers):
             run.rules.assigned(agent, action.assign)
+            run.reports.starts(agent)
         elif isinstance(action, StopWorkers):
             run.rules.stops(agent, action)
+            run.reports.stops(agent, action)
         elif isinstance(action, DiscoverHead):
             run.rules.searches(agent)
             run.conduct.searches(agent)
@@ -134,6 +146,7 @@ class Agent:
         self.problem: str | None = None
         self.is_examined = any(fault.what == "unhealthy" for fault in run.scenario.faults)
         self.unhealthy: list[tuple[float, float]] = []  # from when, until when
+        self.examined_at: list[float] = []
         self.found_at: float | None = None  # when its checks found that it is unhealthy, None if they did not
         self.well_since: float | None = None  # after its checks had found something
         self.was_well = False  # its checks once found nothing
@@ -202,6 +215,7 @@ class Agent:
 
     async def examine(self) -> str | None:
         """The health checks: `agent.health.examination`."""
+        self.examined_at.append(self.run.clock.now)
         await asyncio.sleep(self.dice.choice([0.05, 0.3, 2.0]))
         now, run = self.run.clock.now, self.run
         if any(since <= now < until for since, until in self.unhealthy):
@@ -355,6 +369,7 @@ class Agent:
         """The store host ends, if there is one."""
         if self.workers.served is not None:
             self.run.witness.broke(self)
+            self.run.reports.breaks(self)
             self.run.trace(self, "the store host ends")
             self.process.arrives(self._broke)
 
@@ -368,6 +383,7 @@ class Agent:
         if self.headquarters is None:
             self.contact_at = self.run.clock.now
         self.run.conduct.hears(self, message)
+        self.run.reports.hears(self, message)
         self.run.limits.hears(self, message)
         if isinstance(message, Welcome) and self.name not in self.run.witness.joined:
             self.run.promptness.welcomed(self)

@@ -36,6 +36,10 @@ class Causes:
 
     def claimed(self, claim: AttemptClaim, world: World, before: AttemptClaim | None) -> None:
         """A claim is on disk, after another one."""
+        self._check_reason(claim, before)
+        self._check_blame(claim, before)
+        if before is not None and claim.allocation == before.allocation:
+            self._check_roles(claim, before)
         if before is None or claim.allocation != before.allocation or not self._is_usual:
             return
         if claim.spend.restarts == before.spend.restarts:
@@ -46,6 +50,74 @@ class Causes:
         assert claim.root_cause is not None
         self._check_ranks(what, claim.root_cause, before.attempt, earlier)
         self._check_repeats(what, claim, before)
+
+    def _check_reason(self, claim: AttemptClaim, before: AttemptClaim | None) -> None:
+        """Why an attempt comes, as people read it: what has happened, and to whom."""
+        kinds, reason = self._run.witness.kinds, claim.reason
+        what = f"attempt {claim.attempt} comes because of {reason!r}"
+        if before is None or before.allocation != claim.allocation:
+            start = "first start" if before is None else "the run goes on in a new allocation"
+            require(reason.startswith(start), f"{what}, and it is the first of an allocation")
+            return
+        if reason.endswith(" joined"):
+            new = reason.removesuffix(" joined").split(", ")
+            is_so = "joined" in kinds and not set(new) & set(before.members)
+            require(is_so, f"{what}, and {before.members} were there")
+        elif reason.endswith("asked for a restart") or " drained " in reason:
+            require("asked" in kinds, f"{what}, and nobody has asked")
+        elif " lost: " in reason or reason == "enough nodes are back":
+            require(bool(kinds & {"loss", "term", "disk"}), f"{what}, and nobody is lost")
+        elif claim.spend.restarts > before.spend.restarts and not kinds:
+            nodes = {each.node for each in self._run.witness.incidents if each.attempt <= before.attempt}
+            require(any(node in reason for node in nodes), f"{what}, and workers on {nodes} have failed")
+        elif claim.spend.restarts == before.spend.restarts:
+            is_charged = claim.spend != before.spend or bool(claim.states or before.states)
+            require(is_charged or bool(kinds), f"{what}, which costs nothing")
+
+    def _check_roles(self, claim: AttemptClaim, before: AttemptClaim) -> None:
+        """The cause is a failure that counts, of a role that starts again, in the attempt that its workers were in."""
+        run, cause = self._run, claim.root_cause
+        is_usual = not (run.witness.kinds or run.witness.unkillable or run.is_disturbed)
+        if not is_usual:
+            return
+        self._check_restarted(claim, before)
+        if cause is None or claim.spend.restarts == before.spend.restarts:
+            return
+        attempts = {
+            role.role: role.attempt for role in run.disk.worlds[before.attempt].roles if role.role in claim.roles
+        }
+        incidents = [each for each in run.witness.incidents if attempts.get(each.role) == each.attempt]
+        if any(each.rank is None for each in incidents):  # a store host ended, which speaks for its node
+            return
+        failed = {each.rank for each in incidents}
+        told = ranks_in(cause.failed) | ranks_in(cause.victims)
+        what = f"attempt {claim.attempt}, of {' and '.join(claim.roles)},"
+        require(told <= failed, f"{what} says that {sorted(told)} have failed, of {sorted(failed)}")  # type: ignore[type-var]
+        require(cause.rank is None or cause.rank in failed, f"{what} names rank {cause.rank}, of {sorted(failed)}")  # type: ignore[type-var]
+
+    def _check_restarted(self, claim: AttemptClaim, before: AttemptClaim) -> None:
+        """The roles start again that have failed, all of them where one restarts all, and each is paid for once."""
+        run, what = self._run, f"attempt {claim.attempt}"
+        attempts = {role.role: role.attempt for role in run.disk.worlds[before.attempt].roles}
+        current = [each for each in run.witness.incidents if attempts.get(each.role) == each.attempt]
+        alone = {each.role for each in current if run.witness.group(each.role) != "*"}
+        together = [each.moment for each in current if run.witness.group(each.role) == "*"]
+        again = set(claim.roles)
+        require(bool(together) or again <= alone, f"{what} starts {again}, and only {alone} have failed")
+        is_old = bool(together) and min(together) < run.disk.asked_at[claim.attempt] - run.progress.slack_s
+        is_all = again == attempts.keys()
+        require(not is_old or is_all, f"{what} starts {again}, and a role has failed whose failures restart all")
+        spent = claim.spend.restarts - before.spend.restarts
+        groups = len(alone) + bool(together)  # one may fail while another one's restart waits
+        require(1 <= spent <= max(1, groups), f"{what} costs {spent} restarts, of {groups} groups of roles")
+
+    def _check_blame(self, claim: AttemptClaim, before: AttemptClaim | None) -> None:
+        """Who is blamed has had a failure, or was lost again and again."""
+        known = {each.node for each in before.set_aside} if before is not None else set()
+        failed = {each.node for each in self._run.witness.incidents}
+        lost = {each.node for each in claim.lost_nodes if each.times > 1}
+        new = {each.node for each in claim.set_aside} - known
+        require(new <= failed | lost, f"attempt {claim.attempt} blames {new - failed - lost}, where nothing has failed")
 
     def _check_ranks(self, what: str, cause: RootCause, attempt: int, world: World) -> None:
         role = self._run.scenario.roles[0].name

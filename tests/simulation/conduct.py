@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 WINDOW_S = 5.0
 DIALS = 25  # of an agent by another in that time, at most
 AT_ONCE = 2  # dials of an agent: the one of a search that is over may still be under way
+DIALS_A_LOSS = 10  # of an agent, until it has a head
+READS = 25  # of the latest records, by an agent without a head: one a second, and those that news make
 DIAL = ("Successor._dial", "Successor._ask", "create_connection")  # it ends by itself
 LINES = 40
 STOPS = 3  # of one manner, that a head sends to a member: for a decision, for a loss meanwhile, and for the end
@@ -39,10 +41,11 @@ class Conduct:
         self._said: set[tuple[object, ...]] = set()
         self._recent: dict[tuple[str, int, str], deque[float]] = {}
         self._dialling: Counter[Agent] = Counter()
+        self._dials: Counter[Agent] = Counter()
         self._beats: dict[Agent, float] = {}
         self._finished: set[tuple[str, int]] = set()  # nodes that have told their head so, and in which attempt
         self._stops: Counter[tuple[object, ...]] = Counter()
-        self._noted: set[tuple[str, int]] = set()  # events of a head, and their attempts
+        self.noted: set[tuple[str, int]] = set()  # events of a head, and their attempts
         self._knows_size: set[Agent] = set()  # of its head's world
         self._knows_loss: dict[Agent, bool] = {}  # whether its records have the loss that it searches for
 
@@ -135,7 +138,7 @@ class Conduct:
             self._once(f"{agent.name} ends as head", head, "over")
         elif isinstance(action, Note) and action.name in ("attempt.started", "rendezvous.timeout"):
             self._once(f"{agent.name} notes {action.name}", head, action.name, action.attempt)
-            self._noted.add((action.name, action.attempt))
+            self.noted.add((action.name, action.attempt))
 
     def _once(self, what: str, *key: object) -> None:
         require(key not in self._said, f"{what} again")
@@ -148,6 +151,19 @@ class Conduct:
         self._dialling[agent] += 1
         require(self._dialling[agent] <= AT_ONCE, f"{agent.name} dials {self._dialling[agent]} agents at a time")
         self._often(agent, f"dials {target.name}", DIALS)
+        self._dials[agent] += 1
+        # That one agent is gone, the first of all among them, is no reason to ask around.
+        faults = self._run.scenario.faults
+        is_simple = not faults or (len(faults) == 1 and faults[0].what in ("kill_agent", "power_off"))
+        claim = self._run.disk.latest_claim
+        most = DIALS_A_LOSS * (1 + len(faults)) + 2 * sum(max(0.0, self._run.clock.now - fault.at) for fault in faults)
+        is_simple = is_simple and claim is not None and agent.name in claim.members
+        is_simple = is_simple and max(self._run.scenario.disk_s) < 0.1  # else the next head takes long to claim
+        require(not is_simple or self._dials[agent] <= most, f"{agent.name} dials {self._dials[agent]} times in a run")
+
+    def reads(self, agent: Agent) -> None:
+        """An agent without a head reads the latest records."""
+        self._often(agent, "reads the records", READS)
 
     def has_dialled(self, agent: Agent) -> None:
         """It has a connection, or gave up."""
@@ -210,7 +226,7 @@ class Conduct:
         require(not (result.failures and result.state is RunState.SUCCEEDED), "a success names failures")
         is_simple = not self._run.is_disturbed and len(self._run.scenario.roles) == 1
         if is_simple and result.state is RunState.SUCCEEDED and self._run.scenario.roles[0].restart != "ignore":
-            is_noted = ("attempt.started", result.attempts) in self._noted
+            is_noted = ("attempt.started", result.attempts) in self.noted
             require(is_noted, f"attempt {result.attempts} has succeeded, and no event says that it was started")
         failed = [incident for incident in self._run.witness.unanswered() if incident.rank is not None]
         if result.reason in ("restarts_used_up", "no_progress") and len(failed) == len(self._run.witness.unanswered()):

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from tests.simulation.world import SimulatedRun
 
 LATE_S = 0.01  # of a driver's timer
+LOOKS_PER_LEASE = 12  # of a head, after its members' leases: then nothing may be to do
+MORE_IN_VAIN = 4  # ticks of a machine in the same time that were due, and did nothing
 TICKS_AT_ONCE = 20  # of a machine, in one moment
 TURNS_PER_S = 400  # of an agent's event loop, and so many more for each of the others
 
@@ -36,6 +38,7 @@ class Contracts:
         self._run = run
         self._due: dict[int, tuple[Machine, float]] = {}  # what each machine said at last
         self._same: dict[int, tuple[float, int]] = {}  # when it was called at last, and how often in that moment
+        self._in_vain: dict[int, tuple[Machine, deque[float]]] = {}  # when ticks did nothing that were due
         self._turns: dict[Agent, deque[float]] = {}
         self._are_late = any(fault.what == "late" for fault in run.scenario.faults)
 
@@ -63,6 +66,26 @@ class Contracts:
     def is_over(self, machine: Machine) -> None:
         """Its driver calls it no more."""
         self._due.pop(id(machine), None)
+
+    def watch_ticks(self, agent: Agent, machine: Machine, looks: int = 0) -> None:
+        """Its ticks are to do something when they are due, but for so many looks in a lease."""
+        tick, lease_s = machine.tick, self._run.scenario.lease_s
+        _, recent = self._in_vain[id(machine)] = machine, deque()
+
+        def watched(now: float) -> Any:
+            due = machine.next_tick()
+            done = tick(now)
+            if now < due or done:
+                return done
+            recent.append(now)
+            while recent[0] < now - lease_s:
+                recent.popleft()
+            who = f"the {type(machine).__name__} of {agent.name}"
+            most = looks + MORE_IN_VAIN
+            require(len(recent) <= most, f"{who} wakes up {len(recent)} times in a lease, at {now:.3f}, for nothing")
+            return done
+
+        setattr(machine, "tick", watched)  # noqa: B010
 
     def watch(self, agent: Agent, machine: Machine, methods: tuple[str, ...]) -> None:
         """The driver calls it by these methods."""

@@ -48,6 +48,7 @@ class Disk:
             self._run.requested.ended(result)
             self._run.foretold.ended(result)
             self._run.causes.ended(result)
+            self._run.taken.ended(result)
             self._run.large.ended(result)
             self._run.refused_disks.ended(result)
         elif path.startswith(LAYOUT.attempts) and "/nodes/" in path:
@@ -68,6 +69,7 @@ class Disk:
         self._run.foretold.claimed(claim, world)
         self._run.large.claimed(claim)
         self._run.joins.claimed(claim)
+        self._run.timeouts.claimed(claim, before)
         self._run.refused_disks.claimed(claim)
 
     def _read(self, path: str) -> object:

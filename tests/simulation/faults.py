@@ -73,7 +73,17 @@ def _tell_scheduler(run: SimulatedRun, fault: Fault) -> None:
     run.scheduler.happens(fault)
 
 
-_OF_ALL = {"heal": _heal, "late": _postpone, **dict.fromkeys(ENDS, _tell_scheduler), **dict.fromkeys(REQUESTS, _ask)}
+def _time_out(run: SimulatedRun, fault: Fault) -> None:
+    run.timeouts.happen(fault)
+
+
+_OF_ALL = {
+    "heal": _heal,
+    "late": _postpone,
+    "time_out": _time_out,
+    **dict.fromkeys(ENDS, _tell_scheduler),
+    **dict.fromkeys(REQUESTS, _ask),
+}
 _ENDS = {"kill_worker": -9, "exit_worker": 1, "term_worker": -15, "bus_worker": -7}
 
 

@@ -353,7 +353,11 @@ class SharedOs:
         yield iter([SimpleNamespace(name=name) for name in sorted(_thread().names(directory))])
 
     def _exists(self, path: str) -> bool:
-        return _thread().look(path) is not None
+        """As os.path.exists, which says no where it is told of an error."""
+        try:
+            return _thread().look(path) is not None
+        except OSError:
+            return False
 
     def open_file(self, path: str, mode: str = "r", **_: Any) -> io.BytesIO:
         """As `open`, for reading bytes."""

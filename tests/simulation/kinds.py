@@ -8,20 +8,25 @@ from tests.simulation.draw import draw
 from tests.simulation.draw_alone import draw_alone
 from tests.simulation.draw_disks import draw_disks
 from tests.simulation.draw_failures import draw_failures
+from tests.simulation.draw_firsts import draw_firsts
 from tests.simulation.draw_flapping import draw_flapping
 from tests.simulation.draw_foretold import draw_foretold
 from tests.simulation.draw_health import draw_health
 from tests.simulation.draw_large import draw_large
 from tests.simulation.draw_limits import draw_limits
 from tests.simulation.draw_machines import draw_machines
+from tests.simulation.draw_moved import draw_moved
 from tests.simulation.draw_notices import draw_notices
 from tests.simulation.draw_requests import draw_requests
 from tests.simulation.draw_requeues import draw_requeues
+from tests.simulation.draw_roles import draw_roles
 from tests.simulation.draw_saves import draw_saves
 from tests.simulation.draw_search import draw_search
 from tests.simulation.draw_spares import draw_spares
 from tests.simulation.draw_starts import draw_second_start
 from tests.simulation.draw_states import draw_states
+from tests.simulation.draw_taken import draw_taken
+from tests.simulation.draw_timeouts import draw_timeouts
 from tests.simulation.scenario import Scenario
 
 DRAWN_ANYHOW = "any"
@@ -29,11 +34,16 @@ DRAWN_ANYHOW = "any"
 KINDS: Mapping[str, Callable[[int], Scenario]] = {
     "foretold": draw_foretold,
     "failures": draw_failures,
+    "roles": draw_roles,
+    "timeouts": draw_timeouts,
+    "taken": draw_taken,
     "search": draw_search,
     "disks": draw_disks,
     "limits": draw_limits,
+    "moved": draw_moved,
     DRAWN_ANYHOW: draw,
     "alone": draw_alone,
+    "firsts": draw_firsts,
     "starts": draw_second_start,
     "requests": draw_requests,
     "spares": draw_spares,
@@ -45,4 +55,19 @@ KINDS: Mapping[str, Callable[[int], Scenario]] = {
     "machines": draw_machines,
     "large": draw_large,
     "flapping": draw_flapping,
+}
+# How many seeds of each kind an edit is played with, against others: more where the rules foretell more of a run, and
+# fewer where one run takes long.
+WEIGHTS: Mapping[str, float] = dict.fromkeys(KINDS, 1.0) | {
+    "foretold": 5.0,
+    "failures": 2.0,
+    "limits": 3.0,
+    "roles": 2.0,
+    "taken": 2.0,
+    "alone": 3.0,
+    "spares": 2.0,
+    DRAWN_ANYHOW: 2.0,
+    "machines": 0.5,
+    "large": 0.5,
+    "flapping": 0.5,
 }

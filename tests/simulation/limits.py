@@ -84,6 +84,7 @@ class Limits:
             return
         scheduler, now = self._run.scheduler, self._run.clock.now
         if fault.what == "limit_moves" and not self._run.scenario.is_scheduler_silent:
+            self._noticed.clear()  # of the end that does not come
             self._foresee("time_limit", scheduler.ends_at)
         elif fault.what == "preempt_warned":
             if self._can_ask:
@@ -184,6 +185,7 @@ class Limits:
             reason = {"preemption": "preempted"}.get(word, word)
         if reason is None:
             return
+        self._check_events(reason)
         lines = [json.loads(line) for line in run.files.content[LAYOUT.requests][0].splitlines() if line]
         told = [line for line in lines if line.get("kind") == "requeue"]
         goes_on = reason in ("requeued", "") or (
@@ -199,6 +201,16 @@ class Limits:
         is_so = results[0].state is state and results[0].exit_code == code
         require(is_so, f"the run has ended by {reason}, and is {results[0].state.value}, {results[0].exit_code}")
         require(not told, f"the job does not start again, and the records say {told}")
+
+    def _check_events(self, reason: str) -> None:
+        """That the scheduler stops the job is noted, once for each head, and why as far as it is known then."""
+        run = self._run
+        if reason in ("node_lost", "operator") or run.scenario.heeds_notice:
+            return
+        noted, known = run.noted.endings, {reason, "unknown", "terminated", "time_limit"}
+        require(bool(noted), f"the job is stopped by {reason or 'a TERM'}, and no event says so")
+        require(len(noted) <= 1 + len(run.disk.claims), f"the job is stopped once, and events say {noted}")
+        require(not reason or set(noted) <= known, f"the job is stopped by {reason}, and events say {noted}")
 
     def _goes_on(self, reason: str, told: list[dict[str, object]]) -> None:
         """There is no result, but the reason on record, and each agent leaves with the code for that."""
@@ -217,6 +229,11 @@ class Limits:
         if claim is not None and isinstance(charged, dict) and reason != "node_lost":
             spend = charged.get("spend", {})
             require(spend.get("restarts") == claim.spend.restarts, f"the records charge {spend}, not {claim.spend}")
+        if claim is not None and isinstance(charged, dict):  # who has only left before the others is not lost
+            dead = sum(agent.exit_code is None for agent in run.agents)
+            lost = claim.spend.node_losses + (dead if reason == "node_lost" else 0)
+            losses = charged.get("spend", {}).get("node_losses")
+            require(losses == lost, f"the records charge {losses} node losses, not {lost}")
         require(told[0].get("allocation") == 1, f"the records say why allocation {told[0].get('allocation')} ended")
         latest = max(agent.left_at for agent in run.agents if agent.exit_code is not None)
         require(

@@ -234,13 +234,13 @@ def play(mutation: Mutation | None, count: int, reach: Reach) -> str:
     if mutation is not None and "hpc_elastic.membership" not in sys.modules:
         sys.meta_path.insert(0, _Loader(mutation))
     try:
-        from tests.simulation.kinds import KINDS
+        from tests.simulation.kinds import KINDS, WEIGHTS
         from tests.simulation.world import SimulatedRun
     except Exception as error:
         return f"{NOT_LOADED}: {type(error).__name__}: {error}"
     found = reach.get(f"{mutation.module}:{mutation.line}", ()) if mutation is not None else ()
     reached = list(dict.fromkeys((kind, seed) for kind, seed in found))
-    for kind, seed in schedules(reached, list(KINDS), TRIED, count):
+    for kind, seed in schedules(reached, WEIGHTS, TRIED, count):
         try:
             with bounded(SEED_CPU_S):
                 SimulatedRun(KINDS[kind](seed)).play()

@@ -1,9 +1,10 @@
 """Which seeds run which lines of the shipped code, so that an edit of a line is played where it shows.
 
 Theory of operation. Some seeds of each kind are played once on the code as it is, under a trace function, and for each
-line that ran it is kept in which. `schedules` then gives an edit those seeds first, in turn of the kinds, and after
-them new seeds of the kinds that ran the line, as often as they did. Where no seed ran it (a bound that is read when the
-module is loaded), every kind takes its turn. What is kept decides the order alone: every edit gets the same number.
+line that ran it is kept in which. `schedules` then gives an edit seeds of the kinds that ran the line, those that did
+before new ones, which come as often as their kind runs it; of kinds of whose runs the rules say much it gives more.
+Where no seed ran it (a bound that is read when the module is loaded), every kind takes its turn. What is kept decides
+the order alone: every edit gets the same number.
 """
 
 from __future__ import annotations
@@ -76,12 +77,14 @@ def sources(root: Path, modules: Collection[str]) -> dict[str, str]:
     return {str(root / (module.replace(".", "/") + ".py")): module for module in modules}
 
 
-def schedules(reached: Sequence[tuple[str, int]], kinds: Sequence[str], each: int, count: int) -> list[tuple[str, int]]:
+def schedules(
+    reached: Sequence[tuple[str, int]], kinds: Mapping[str, float], each: int, count: int
+) -> list[tuple[str, int]]:
     """The seeds that an edit is played with, in order.
 
     Args:
         reached: those that ran its line.
-        kinds: all kinds.
+        kinds: all kinds, with their weights: of a kind of twice the weight twice as many are played.
         each: how many of each kind were tried for that.
         count: how many are wanted.
     """
@@ -89,7 +92,9 @@ def schedules(reached: Sequence[tuple[str, int]], kinds: Sequence[str], each: in
     of = {kind: [seed for its, seed in ran if its == kind] for kind in kinds}
     share = {kind: len(seeds) / each for kind, seeds in of.items() if seeds} or dict.fromkeys(kinds, 1.0)
     after = each if reached else 0
-    order = [(rank, kind, seed) for kind, seeds in of.items() for rank, seed in enumerate(seeds)]
-    ahead = [(kind, seed) for _, kind, seed in sorted(order, key=lambda item: item[0])]
-    new = [((seed + 1) / part, kind, after + seed) for kind, part in share.items() for seed in range(count)]
-    return [*ahead, *((kind, seed) for _, kind, seed in sorted(new, key=lambda item: item[0]))][:count]
+    order: list[tuple[float, str, int]] = []
+    for kind, part in share.items():
+        known, weight = of[kind], kinds[kind]
+        order += [((rank + 1) / weight, kind, seed) for rank, seed in enumerate(known)]
+        order += [((len(known) + (seed + 1) / part) / weight, kind, after + seed) for seed in range(count)]
+    return [(kind, seed) for _, kind, seed in sorted(order, key=lambda item: item[0])][:count]

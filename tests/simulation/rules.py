@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from hpc_elastic.membership.actions import Note, StopWorkers
 from hpc_elastic.membership.messages import Assign
@@ -28,7 +28,17 @@ LOSING = frozenset({"loss", "disk", "term", "joined", "asked"})  # after these a
 
 
 class BrokenRuleError(AssertionError):
-    """The simulated agents did what agents must never do."""
+    """The simulated agents did what agents must never do.
+
+    `first`: the first one of the run that is played. A rule that is broken in a task of an agent may raise where nobody
+    looks, and the run would seem to go on without that task.
+    """
+
+    first: ClassVar[BrokenRuleError | None] = None
+
+    def __init__(self, text: str) -> None:
+        super().__init__(text)
+        BrokenRuleError.first = BrokenRuleError.first or self
 
 
 def require(holds: bool, text: str) -> None:
@@ -140,6 +150,7 @@ class Rules:
             require(size >= role.nodes_min, f"{role.name} has {size} of at least {role.nodes_min} nodes")
         if before is not None and before.allocation == claim.allocation:
             self._check_partial(world, run.disk.worlds[number - 1], claim)
+            self._check_places(world, run.disk.worlds[number - 1])
         if len(claim.roles) == len(world.roles):
             self._check_health(agent, world)
         run.returns.claimed(claim, world, before)
@@ -237,6 +248,22 @@ class Rules:
         if len(claim.roles) < len(world.roles):
             require(world.ranks == before.ranks, f"ranks change while some roles run on, in attempt {claim.attempt}")
 
+    def _check_places(self, world: World, before: World) -> None:
+        """Who is in both worlds keeps its role, and its place among the others: ranks move as little as they can."""
+        then = {node.node: (node.role, node.workers) for node in before.nodes}
+        now = {node.node: (node.role, node.workers) for node in world.nodes}
+        kept = [node for node in then if node in now]
+        moved = [node for node in kept if then[node] != now[node]]
+        require(not moved, f"{moved} have other roles in attempt {world.attempt} than before")
+        order = [node for node in now if node in then]
+        require(order == kept, f"the places of {kept} change to {order} in attempt {world.attempt}")
+        if len(world.nodes) == len(before.nodes):
+            places = [(one.node, other.node) for one, other in zip(before.nodes, world.nodes, strict=True)]
+            new = [(gone, node) for gone, node in places if gone != node and (gone in now or node in then)]
+            short = {role for role, _ in then.values()} - {role for role, _ in now.values()}
+            is_filled = sorted(role for role, _ in then.values()) == sorted(role for role, _ in now.values())
+            require(not new or bool(short) or not is_filled, f"places change without need: {new}")
+
     # Of nodes.
 
     def assigned(self, agent: Agent, assign: Assign) -> None:
@@ -289,6 +316,8 @@ class Rules:
         """A node stops its workers: there must be a reason for these."""
         witness = self._run.witness
         if witness.kinds or witness.unkillable or witness.is_exit_overdue() or witness.have_all_ended_well():
+            return
+        if self._run.taken.are_all_over:  # some to go on later
             return
         for incident in witness.unanswered():
             is_alone = witness.group(incident.role) != "*"

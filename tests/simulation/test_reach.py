@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tests.simulation.reach import schedules
 
-KINDS = ["one", "other", "third"]
+KINDS = dict.fromkeys(("one", "other", "third"), 1.0)
 
 
 def test_seeds_that_ran_the_line_come_first_in_turn_of_the_kinds() -> None:
@@ -28,3 +28,9 @@ def test_every_edit_gets_as_many_different_seeds() -> None:
     for reached in ([], [("one", 3)], [(kind, seed) for kind in KINDS for seed in range(12)]):
         found = schedules(reached, KINDS, 12, 20)
         assert len(found) == len(set(found)) == 20
+
+
+def test_a_kind_of_twice_the_weight_gives_twice_as_many_seeds() -> None:
+    for reached in ([], [(kind, seed) for kind in KINDS for seed in range(4)]):
+        kinds = [kind for kind, _ in schedules(reached, {**KINDS, "other": 2.0}, 4, 40)]
+        assert kinds.count("other") == 2 * kinds.count("one") == 2 * kinds.count("third") == 20

@@ -21,7 +21,9 @@ from hpc_elastic.agent.rendezvous.successor import Successor
 from hpc_elastic.agent.workers import failures
 from hpc_elastic.membership import actions as do
 from hpc_elastic.membership.actions import Action, Level, Note
-from hpc_elastic.membership.messages import Dropped, Echo, Join, Message
+from hpc_elastic.membership.member import Member
+from hpc_elastic.membership.messages import Beat, Dropped, Echo, Join, Message
+from hpc_elastic.membership.succession import Records
 from hpc_elastic.plan.launch_plan import BackoffPlan, ElasticPlan, LaunchPlan, RequeuePlan, RestartPlan, SignalsPlan
 from hpc_elastic.plan.roles import NodesPlan
 from hpc_elastic.rundir import store
@@ -30,6 +32,7 @@ from hpc_elastic.rundir.state_records import KeptState
 from hpc_elastic.scheduler.allocation import Allocation
 from hpc_elastic.scheduler.protocol import Exclusion, JobOutlook, JobState
 from tests.plans import make_run_plan
+from tests.simulation.contracts import LOOKS_PER_LEASE
 from tests.simulation.disk import LAYOUT
 from tests.simulation.file_system import THREADS, SharedOs, _thread
 from tests.simulation.scenario import GRACE_S, RESTART_GRACE_S, Scenario
@@ -131,6 +134,10 @@ class SimulatedJournal(Journal):
     def progress(self) -> str | None:
         return self._agent.run.progress_now()
 
+    def read_records(self, *, needs_world: bool = True) -> Records:
+        self._agent.run.conduct.reads(self._agent)
+        return super().read_records(needs_world=needs_world)
+
     def kept_states(self, ended: int) -> tuple[KeptState, ...]:
         return self._agent.run.kept.read(ended)
 
@@ -153,8 +160,12 @@ class Headquarters(Coordinator):
     def __init__(self, *arguments: Any, journal: SimulatedJournal, **more: Any) -> None:
         self.agent = journal.agent
         self._hear_stop(arguments[0])
+        self._watch_ticks(arguments[0])
         super().__init__(*arguments, journal=journal, **more)
         self.agent.headquarters = self
+
+    def _watch_ticks(self, head: Any) -> None:
+        self.agent.run.contracts.watch_ticks(self.agent, head, LOOKS_PER_LEASE)
 
     def _hear_stop(self, head: Any) -> None:
         """When a head learns that a person asks for the end, the rules do too."""
@@ -183,6 +194,8 @@ class Headquarters(Coordinator):
             contracts.called(self.agent, self._head)
         if not self._is_closed:
             self.agent.run.head_moved(self.agent, self._head.phase.value)
+            self.agent.run.orders.stepped(self.agent, self._head)
+            self.agent.run.noted.stepped(self.agent, self._head)
         elif self.agent.headquarters is self:
             self.agent.headquarters = None
 
@@ -194,15 +207,32 @@ class Headquarters(Coordinator):
         is_parting = isinstance(message, Dropped)
         if join is not None and (message.KIND == "beat" or is_parting):  # a lease counts from beats alone
             run.heard_at[self.agent.name, join.node] = run.clock.now, is_parting
+        if isinstance(message, Join) and join is None:
+            run.orders.gets_join(self._head, message.node)
         if isinstance(message, Join) and run.disk.claims and run.scenario.rejoin == "immediately":
             run.witness.see("joined")
         super().received(connection, message)
+
+    def received_from_own(self, message: Message) -> None:
+        if isinstance(message, Join):
+            self.agent.run.orders.gets_join(self._head, message.node)
+        super().received_from_own(message)
+
+    def _deliver(self, node: str, message: Message) -> None:
+        orders = self.agent.run.orders
+        if isinstance(message, Beat):
+            orders.gets_beat(self._head, node, message.number)
+        super()._deliver(node, message)
+        if isinstance(message, Beat):
+            orders.has_got_beat(self._head, node)
 
     def _act(self, action: Action) -> None:
         run, agent = self.agent.run, self.agent
         if not (isinstance(action, do.SendToMember) and isinstance(action.message, Echo)):
             run.trace("head", action)
             run.conduct.head_acts(agent, self._head, action)
+            run.noted.acts(agent, self._head, action)
+        run.orders.acts(agent, self._head, action)
         if isinstance(action, do.ClaimAttempt):
             run.rules.asks_for(action.claim)
         elif isinstance(action, do.WriteResult):
@@ -213,6 +243,11 @@ class Headquarters(Coordinator):
             run.parted(action.node, agent.start_number)
         super()._act(action)
 
+    def _note(self, note: Note) -> None:
+        if note.name == "run.stopping":
+            self.agent.run.noted.stopping(note)
+        super()._note(note)
+
     def _disk_failed(self, error: Any) -> None:
         self.agent.run.witness.see("disk")
         super()._disk_failed(error)
@@ -220,6 +255,10 @@ class Headquarters(Coordinator):
 
 class Here(LocalMember):
     """The shipped one, which shows the rules what it hears."""
+
+    def __init__(self, member: Member, *, journal: Journal, **more: Any) -> None:
+        super().__init__(member, journal=journal, **more)
+        self._agent.run.contracts.watch_ticks(self._agent, member)
 
     @property
     def _agent(self) -> Agent:
@@ -235,6 +274,19 @@ class Here(LocalMember):
         self._agent.heard(message)
         super().received(message)
 
+    def connected(self, *, is_joined: bool, asked: float | None = None) -> None:
+        self._agent.run.reports.connects(self._agent)
+        super().connected(is_joined=is_joined, asked=asked)
+
+    def asks(self) -> Join:
+        join = super().asks()
+        self._agent.run.reports.joins(self._agent, join)
+        return join
+
+    def _note(self, note: Note) -> None:
+        self._agent.run.noted.notes(self._agent, note)
+        super()._note(note)
+
     def leaves(self, exit_code: int, cause: str) -> None:
         self._agent.hears_result(cause)
         super().leaves(exit_code, cause)
@@ -248,6 +300,8 @@ class Searching(Successor):
         self._agent = journal.agent
         steps = ("read", "read_failed", "answered", "not_answered")
         self._agent.run.contracts.watch(self._agent, self._discovery, steps)
+        looks = 12 + 2 * int(self._agent.run.scenario.lease_s)  # into the run directory each second, and at its turns
+        self._agent.run.contracts.watch_ticks(self._agent, self._discovery, looks)
 
     def _set_timer(self) -> None:
         super()._set_timer()

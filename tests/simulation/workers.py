@@ -54,6 +54,7 @@ class Worker:
     polls: int = 0  # calls of `notice_received` that have begun
     shown: int = 0  # as many as the agent would read
     waits_since: float | None = None  # in such a call
+    does_hang: bool = False  # only a signal ends it
 
     def is_saving(self, now: float) -> bool:
         """Whether it is in a block of `saving`."""
@@ -303,6 +304,8 @@ class Workers:
         """A process ends, whether or not its agent runs just now."""
         if self.alive.get(worker.local_rank) is not worker or worker.is_unkillable:
             return
+        if worker.does_hang and not worker.has_term and exitcode != KILL:
+            return
         del self.alive[worker.local_rank]
         self._run.witness.ended(self._agent, worker, exitcode, is_stopped=self._is_stop_of(exitcode))
         self._agent.process.arrives(self._collect, worker, exitcode)
@@ -310,7 +313,11 @@ class Workers:
     def _collect(self, worker: Worker, exitcode: int) -> None:
         if not self._is_stop_of(exitcode):
             self._run.trace(self._agent, f"worker {worker.local_rank} of attempt {worker.attempt} exited {exitcode}")
+            reports = self._run.reports
+            is_at_work = reports.ends(self._agent, worker, exitcode)
             self._agent.part.member.worker_exited(worker.attempt, worker.local_rank, exitcode)
+            reports.has_ended(self._agent, worker, exitcode, was_at_work=is_at_work)
+            self._run.noted.has_ended(self._agent, worker)
         if not self.alive:
             self._is_quiet.set()
 

@@ -28,12 +28,15 @@ from tests.simulation.kept import Kept
 from tests.simulation.large import Large
 from tests.simulation.limits import Limits
 from tests.simulation.network import Network
+from tests.simulation.noted import Noted
+from tests.simulation.orders import Orders
 from tests.simulation.plant import Plant
 from tests.simulation.points import Points, Visit
 from tests.simulation.polls import Polls
 from tests.simulation.progress import Progress
 from tests.simulation.promptness import Promptness
 from tests.simulation.refused_disks import RefusedDisks
+from tests.simulation.reports import Reports
 from tests.simulation.requested import REQUESTS, Requested
 from tests.simulation.returns import Returns
 from tests.simulation.rules import BrokenRuleError, Rules
@@ -41,6 +44,8 @@ from tests.simulation.saves import Saves
 from tests.simulation.scenario import JOINS, POINT, Fault, Scenario
 from tests.simulation.scheduler import ENDS, JobScheduler
 from tests.simulation.states import StatesSeen
+from tests.simulation.taken import Taken
+from tests.simulation.timeouts import TimeOuts
 from tests.simulation.verdicts import Verdicts
 from tests.simulation.wiring import JOB, launch_plan, wired
 from tests.simulation.witness import Witness
@@ -70,6 +75,11 @@ class SimulatedRun:
         self.points = Points(self, visit) if visit or any(each.phase == POINT for each in scenario.faults) else None
         self.conduct = Conduct(self)
         self.contracts = Contracts(self)
+        self.reports = Reports(self)
+        self.orders = Orders(self)
+        self.noted = Noted(self)
+        self.taken = Taken(self)
+        self.timeouts = TimeOuts(self)
         self.foretold = Foretold(self)
         self.scheduler = JobScheduler(self)
         self.limits = Limits(self)
@@ -205,6 +215,7 @@ class SimulatedRun:
                     agent.process.kill()
 
     def _play(self, bound_s: float) -> None:
+        BrokenRuleError.first = None
         self._begin()
         steps = 0
         while self._to_start or any(agent.is_running for agent in self.everybody):
@@ -215,10 +226,13 @@ class SimulatedRun:
                 raise BrokenRuleError(f"no end after {self.clock.now:.1f} s: {self._who_waits()}")
             if self.crash is not None:
                 raise self.crash
+            if BrokenRuleError.first is not None:
+                raise BrokenRuleError.first
             if self.is_dirty:
                 self.is_dirty = False
                 self.rules.check()
                 self.requested.watch()
+                self.taken.watch()
         last = self.clock.now + 1  # killed workers take a moment to be gone
         while self.clock.now < last and self.clock.step():
             pass
@@ -273,6 +287,7 @@ class SimulatedRun:
         self.progress.watch()
         self.foretold.watch()
         self.requested.watch()
+        self.noted.watch()
         self.clock.after(self.scenario.lease_s, self._watch)
 
     def give_notice(self) -> None:

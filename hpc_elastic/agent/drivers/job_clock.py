@@ -135,12 +135,13 @@ class JobClock:
                 if await self._is_confirmed(self._end.times.stop_s):
                     self._stop()
                     return
-            elif left <= self._end.times.notice_s:
-                if not self._is_noticed and await self._is_confirmed(self._end.times.notice_s):
-                    self._notice()
-            else:
-                self._is_noticed = False  # the end has moved away
+            elif not self._is_noticed and left <= self._end.times.notice_s:
+                await self._notice_if_confirmed()
             await self._rest()
+
+    async def _notice_if_confirmed(self) -> None:
+        if await self._is_confirmed(self._end.times.notice_s):
+            self._notice()
 
     async def _is_confirmed(self, before_s: float) -> bool:
         """Returns whether the end is still so near, by an answer of now if there is one."""
@@ -154,6 +155,8 @@ class JobClock:
         outlook = await self._loop.run_in_executor(None, self._journal.next_start.outlook)
         self._end.told(outlook, self._asked_at)
         after, now = self._end.at, self._loop.time()
+        if self._end.left(now) > self._end.times.notice_s:
+            self._is_noticed = False  # the end has moved away, and the workers are to hear of the new one in time
         if before is not None and after is not None and abs(after - before) > 30 and math.isfinite(after):
             self._say(f"the job now ends in {after - now:.0f} s", "info")
 

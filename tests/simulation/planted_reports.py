@@ -1,0 +1,95 @@
+"""Machines with a bug each in what they tell, note or ask, which `reports`, `orders`, `noted` and others must find."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from copy import copy
+from dataclasses import dataclass, replace
+from typing import Any
+
+from hpc_elastic.membership.actions import Action
+from hpc_elastic.membership.exits import Exits
+from hpc_elastic.membership.head import Head
+from hpc_elastic.membership.lease import Lease
+from hpc_elastic.membership.leases import Leases
+from hpc_elastic.membership.losses import Losses
+from hpc_elastic.membership.member import Member
+from hpc_elastic.membership.members import Members
+from hpc_elastic.membership.messages import Beat, Stop
+from tests.simulation.plant import Plant
+
+
+@dataclass(frozen=True)
+class ReportBug:
+    """A method that does another thing, the kind of scenario that shows it, and words of the rule that it breaks."""
+
+    owner: type
+    name: str
+    make: Callable[[Any], Any]  # from the shipped method
+    kind: str
+    words: str
+
+
+def _returning(value: Any) -> Callable[[Any], Any]:
+    """Does the same, and returns this."""
+
+    def make(method: Callable[..., Any]) -> Callable[..., Any]:
+        def returning(*arguments: Any, **more: Any) -> Any:
+            method(*arguments, **more)
+            return copy(value)  # whoever gets a list may extend it
+
+        return returning
+
+    return make
+
+
+def _heard_nothing(beat: Callable[[Lease, float], list[Beat]]) -> Callable[[Lease, float], list[Beat]]:
+    return lambda lease, now: [replace(each, heard=0) for each in beat(lease, now)]
+
+
+def _with_the_port_before(stopped: Callable[..., list[Action]]) -> Callable[..., list[Action]]:
+    def workers_stopped(member: Member, attempt: int, unkillable: tuple[int, ...], port: int, *rest: Any) -> Any:
+        return stopped(member, attempt, unkillable, port - 1, *rest)
+
+    return workers_stopped
+
+
+def _softly(told: Callable[[Member, Stop], list[Action]]) -> Callable[[Member, Stop], list[Action]]:
+    return lambda member, stop: told(member, replace(stop, takes_stacks=False))
+
+
+def _often(look: Callable[[Leases, float], None]) -> Callable[[Leases, float], None]:
+    def look_soon(leases: Leases, now: float) -> None:
+        look(leases, now)
+        leases.next_tick = now + (leases.next_tick - now) / 4
+
+    return look_soon
+
+
+REPORT_BUGS = {
+    "the first end is not told": ReportBug(Exits, "ended_well", _returning(False), "failures", "head is not told"),
+    "the first end after a notice is not told": ReportBug(
+        Exits, "took_notice", _returning(False), "taken", "head is not told"
+    ),
+    "who has exited 0 is not told": ReportBug(Member, "_global_ranks", _returning(""), "failures", "had exited 0"),
+    "what was heard is not told": ReportBug(Lease, "beat", _heard_nothing, "foretold", "says that it has heard"),
+    "a store is offered again": ReportBug(
+        Member, "workers_stopped", _with_the_port_before, "failures", "next store is at"
+    ),
+    "no stacks are taken": ReportBug(Member, "_told_to_stop", _softly, "timeouts", "and was told"),
+    "a return is not noted": ReportBug(Losses, "returned", _returning(False), "foretold", "does not note"),
+    "spares do not know their head": ReportBug(Members, "welcome_spares", _returning([]), "spares", "tell the spares"),
+    "a time-out is not held back": ReportBug(Head, "_is_held_back", _returning(False), "timeouts", "names"),
+    "leases are looked at too often": ReportBug(Leases, "_look", _often, "foretold", "wakes up"),
+}
+
+
+class PlantedReports(Plant):
+    """A machine that has this bug."""
+
+    def __init__(self, bug: str) -> None:
+        self._bug = REPORT_BUGS[bug]
+
+    def places(self) -> list[tuple[Any, str, Any]]:
+        owner, name = self._bug.owner, self._bug.name
+        return [(owner, name, self._bug.make(getattr(owner, name)))]

@@ -1,0 +1,245 @@
+"""What a member tells its head is true, and all that it owes the head is told: each message, as `messages` defines it.
+
+The exits that a member has taken in are known here as they happen: those that come while it works on their attempt
+count, and what comes during a stop is the stop's. From them follows what its reports must say.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import TYPE_CHECKING
+
+from hpc_elastic.membership import messages
+from hpc_elastic.membership.actions import StopWorkers
+from hpc_elastic.membership.exits import ENDED_BY_TERM
+from hpc_elastic.membership.member import MemberPhase
+from hpc_elastic.membership.messages import Message, StopManner
+from hpc_elastic.membership.notices import TAKEN_EXIT_CODE
+from hpc_elastic.rank_set import parse_ranks
+from tests.simulation.rules import require
+
+if TYPE_CHECKING:
+    from tests.simulation.agent import Agent
+    from tests.simulation.workers import Worker
+    from tests.simulation.world import SimulatedRun
+
+SUSPECT = frozenset({-7})  # exit codes: a bus error is of a disk or of memory that is full
+Part = tuple["Agent", int]  # an agent's part in an attempt
+
+
+def _ranks(text: str) -> set[int]:
+    return {*parse_ranks(text)} if text else set()
+
+
+class Reports:
+    """Of one run. Every method raises BrokenRuleError."""
+
+    def __init__(self, run: SimulatedRun) -> None:
+        self._run = run
+        self._well: defaultdict[Part, set[int]] = defaultdict(set)  # global ranks whose exit 0 was taken in
+        self._again: defaultdict[Part, set[int]] = defaultdict(set)  # the same of exit 75 after a notice
+        self._failed: defaultdict[Part, set[int]] = defaultdict(set)  # of a failure that must be reported
+        self._ends: defaultdict[Part, dict[int, int]] = defaultdict(dict)  # exit codes of all that failed
+        self._told: set[tuple[Part, str]] = set()
+        self._beats: dict[Agent, int] = {}
+        self._echoes: dict[Agent, int] = {}
+        self._joins: dict[Agent, int] = {}
+        self._broken: set[Part] = set()
+        self._starts: dict[Agent, float] = {}  # when each has been told to start workers last
+        self._stopping: dict[Part, StopManner] = {}
+        self._told_to_stop: dict[Part, messages.Stop] = {}  # by the head, at last
+        self._told_to_leave: dict[Agent, bool] = {}  # and whether that is settled
+        self._manner: dict[Agent, StopManner] = {}  # how each stops them
+
+    # What happens on a node.
+
+    def ends(self, agent: Agent, worker: Worker, exitcode: int) -> bool:
+        """The agent is about to take in that a worker has ended; returns whether it works on that attempt."""
+        if exitcode:
+            self._ends[agent, worker.attempt][worker.rank] = exitcode
+        return self._is_at_work(agent, worker.attempt)
+
+    def has_ended(self, agent: Agent, worker: Worker, exitcode: int, *, was_at_work: bool) -> None:
+        """The agent has taken that in."""
+        part = agent, worker.attempt
+        if not (was_at_work and self._is_at_work(agent, worker.attempt)):
+            return
+        is_again = exitcode == TAKEN_EXIT_CODE and self._run.scenario.heeds_notice
+        if exitcode == 0 or is_again:
+            is_first = not (self._well[part] or self._again[part] or self._ends[part].keys() - self._again[part])
+            (self._again if is_again else self._well)[part].add(worker.rank)
+            is_told = (part, "ended") in self._told
+            what = f"rank {worker.rank} is the first that has ended on {agent.name} in attempt {worker.attempt}"
+            # One whose end others have preceded, if only by a failure that is ignored, begins no wait.
+            require(
+                is_told or len(self._ends[part].keys() - self._again[part]) > 0, f"{what}, and the head is not told"
+            )
+            require(not (is_first and not is_told), f"{what}, and the head is not told")
+        elif exitcode not in ENDED_BY_TERM and exitcode != -9:  # that one may be the work of the guard
+            self._failed[part].add(worker.rank)
+
+    def breaks(self, agent: Agent) -> None:
+        """The store host of a node ends."""
+        self._broken.add((agent, agent.workers.attempt))
+
+    def _is_at_work(self, agent: Agent, attempt: int) -> bool:
+        return agent.member.attempt == attempt and agent.member.phase is MemberPhase.WORKING
+
+    def starts(self, agent: Agent) -> None:
+        """A member is told to start workers."""
+        self._starts[agent] = self._run.clock.now
+
+    def stops(self, agent: Agent, action: StopWorkers) -> None:
+        """A member stops its workers, as the head says, or because it is lost, or for a TERM from outside.
+
+        While a stop is under way only a harder one begins: a softer one would give workers time that they do not have.
+        """
+        manner, part = action.manner, (agent, action.attempt)
+        what, told = f"{agent.name} stops attempt {action.attempt} ({manner.value})", self._told_to_stop.get(part)
+        end = self._told_to_leave.get(agent)
+        is_of_head = told is not None and (told.manner, told.takes_stacks) == (manner, action.takes_stacks)
+        is_of_end = end is not None and manner is (StopManner.GRACE if end else StopManner.FENCE)
+        is_term = manner is StopManner.GRACE and agent.name in self._run.witness.terminated
+        is_term = is_term or (manner is StopManner.GRACE and self._run.scheduler.is_played)
+        is_headless = manner is StopManner.FENCE and agent.member._allegiance.is_headless
+        is_so = is_of_head or is_of_end or is_term or is_headless
+        require(is_so, f"{what}, and was told {told.manner.value if told else end}")
+        require(end is None or is_of_end or is_headless, f"{what}, and was to leave: {end}")
+        before = self._stopping.get(part)
+        is_harder = before is None or manner is StopManner.FENCE or manner.hardness > before.hardness
+        require(is_harder, f"{what}, and was stopping it ({before.value if before else ''})")
+        self._manner[agent] = self._stopping[part] = manner
+
+    # What is said.
+
+    def hears(self, agent: Agent, message: Message) -> None:
+        """A member hears its head."""
+        if isinstance(message, messages.Echo):
+            self._echoes[agent] = max(message.number, self._echoes.get(agent, 0))
+        elif isinstance(message, messages.Stop):
+            self._told_to_stop[agent, message.attempt] = message
+        elif isinstance(message, (messages.End, messages.Refused)):
+            self._told_to_leave.setdefault(agent, isinstance(message, messages.Refused) or message.is_settled)
+
+    def connects(self, agent: Agent) -> None:
+        """A member begins with a head."""
+        self._beats[agent] = self._echoes[agent] = 0
+
+    def says(self, agent: Agent, message: Message) -> None:
+        """A member tells its head something."""
+        if isinstance(message, messages.Beat):
+            self._beat(agent, message)
+        elif isinstance(message, messages.Ended):
+            self._ended(agent, message)
+        elif isinstance(message, messages.Started):
+            self._started(agent, message)
+        elif isinstance(message, messages.Failed):
+            self._fails(agent, message)
+        elif isinstance(message, messages.Stopped):
+            self._stopped(agent, message)
+        elif isinstance(message, messages.Broken):
+            is_so = message.state is not None or (agent, message.attempt) in self._broken
+            require(is_so, f"{agent.name} says that it cannot go on with attempt {message.attempt}: {message.reason}")
+        elif isinstance(message, messages.Terminated):
+            self._terminated(agent)
+        elif isinstance(message, messages.Health):
+            self._health(agent, message.problem)
+        elif isinstance(message, messages.Join):
+            self.joins(agent, message)
+
+    def joins(self, agent: Agent, join: messages.Join) -> None:
+        """An agent asks to join."""
+        who = f"{agent.name} asks to join"
+        require(join.number >= self._joins.get(agent, 0), f"{who} by number {join.number}, and a later one came before")
+        self._joins[agent] = join.number
+        if not hasattr(agent, "part"):
+            return
+        mine = agent.name, agent.number, agent.workers.store_port
+        theirs = join.node, join.node_id, join.store_port
+        require(mine == theirs, f"{who} as {theirs}, and it is {mine}")
+        self._health(agent, join.unhealthy)
+
+    def _beat(self, agent: Agent, beat: messages.Beat) -> None:
+        """Beats are numbered without a gap, and say which answer came last: the head's own lease rests on that."""
+        number, heard = self._beats.get(agent, 0) + 1, self._echoes.get(agent, 0)
+        require(beat.number == number, f"{agent.name} sends beat {beat.number}, not {number}")
+        require(beat.heard == heard, f"{agent.name} says that it has heard {beat.heard}, not {heard}")
+        self._beats[agent] = number
+
+    def _ended(self, agent: Agent, message: messages.Ended) -> None:
+        part = agent, message.attempt
+        self._told.add((part, "ended"))
+        is_first = not self._well[part] and not self._again[part]
+        require(is_first, f"{agent.name} says that its first rank has ended, after {self._well[part]}")
+        well = self._run.witness.ended_well.get((agent.role, message.attempt), set())
+        again = self._run.witness.took_notice.get((agent.role, message.attempt), set())
+        ended = self._own(agent, message.attempt) & (well | again)
+        require(bool(ended), f"{agent.name} says that a rank has ended in attempt {message.attempt}, and all run")
+
+    def _started(self, agent: Agent, message: messages.Started) -> None:
+        part = agent.name, message.attempt
+        require(part in self._run.witness.started_in, f"{agent.name} says that its workers run, and there are none")
+        is_written = (message.attempt, agent.name) in self._run.disk.node_results
+        is_lost = is_written or "disk" in self._run.witness.kinds or not agent.disk.is_well or self._has_disk_faults
+        require(is_lost, f"{agent.name} says that its workers run, and its record does not")
+
+    @property
+    def _has_disk_faults(self) -> bool:
+        return any("disk" in fault.what for fault in self._run.scenario.faults)
+
+    def _fails(self, agent: Agent, message: messages.Failed) -> None:
+        failure, attempt = message.failure, message.attempt
+        what = f"{agent.name} says that rank {failure.rank} has failed in attempt {attempt} by {failure.exitcode}"
+        require((failure.node, failure.attempt) == (agent.name, attempt), f"{what} on {failure.node}")
+        require(failure.rank in self._own(agent, attempt), f"{what}, which is not its own")
+        code = self._ends[agent, attempt].get(failure.rank)
+        has_no_process = (agent.name, attempt) not in self._run.witness.started_in
+        require(code == failure.exitcode or has_no_process, f"{what}, and it has ended by {code}")
+        self._failed[agent, attempt].add(failure.rank)
+
+    def _stopped(self, agent: Agent, message: messages.Stopped) -> None:
+        """No worker is left: what each of them did before the stop is in this message."""
+        attempt, part = message.attempt, (agent, message.attempt)
+        self._check_examined(agent, attempt)
+        what = f"{agent.name} has stopped attempt {attempt}, and says"
+        well = _ranks(message.succeeded)
+        require(well == self._well[part], f"{what} that {sorted(well)} had exited 0, not {sorted(self._well[part])}")
+        named = {failure.rank for failure in message.failures}
+        require(
+            self._failed[part] <= named, f"{what} that {sorted(named)} have failed, not {sorted(self._failed[part])}"
+        )
+        has_no_process = (agent.name, attempt) not in self._run.witness.started_in
+        require(has_no_process or named <= self._ends[part].keys(), f"{what} that {sorted(named)} have failed")
+        left = {100 + worker.rank for worker in agent.workers.alive.values() if worker.is_unkillable}
+        require(set(message.unkillable) == left, f"{what} that {message.unkillable} survive, not {left}")
+        port = agent.workers.store_port
+        require(message.store_port == port, f"{what} that its next store is at {message.store_port}, not {port}")
+        step = self._run.workers_step(agent.workers.attempt)
+        require(message.step == step, f"{what} that it came to step {message.step}, not {step}")
+
+    def _check_examined(self, agent: Agent, attempt: int) -> None:
+        """A node on which something failed that may be its own fault is examined before its workers start again."""
+        if not agent.is_examined or self._manner.get(agent) is not StopManner.RESTART:
+            return
+        since = self._starts.get(agent, 0.0)
+        times = [at for at in agent.examined_at if at >= since]
+        part = agent, attempt
+        is_suspect = part in self._broken or bool(SUSPECT & {*self._ends[part].values()})
+        what = f"{agent.name} may be at fault for {self._ends[part]}"
+        require(bool(times) or not is_suspect, f"{what}, and is not examined")
+        is_usual = agent.parted_at < since and agent.found_at is None and not agent.unhealthy
+        has_failed = is_suspect or (agent.name, attempt) not in self._run.witness.started_in
+        require(not times or has_failed or not is_usual, f"{agent.name} is examined at {times}, and has no fault")
+
+    def _terminated(self, agent: Agent) -> None:
+        is_so = agent.name in self._run.witness.terminated or self._run.scheduler.is_played
+        require(is_so, f"{agent.name} says that it got a TERM from outside, which nobody has sent")
+
+    def _health(self, agent: Agent, problem: str | None) -> None:
+        """What its checks have found at last."""
+        is_well = agent.found_at is None
+        require(is_well == (problem is None), f"{agent.name} says of its health: {problem}, and it is well: {is_well}")
+
+    def _own(self, agent: Agent, attempt: int) -> set[int]:
+        world = self._run.disk.worlds.get(attempt)
+        return set() if world is None else {rank.rank for rank in world.ranks if rank.node == agent.name}

@@ -1,0 +1,30 @@
+"""What agents tell each other, note and ask in simulated runs: a bug in that breaks a rule."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.simulation.kinds import KINDS
+from tests.simulation.planted_reports import REPORT_BUGS, PlantedReports
+from tests.simulation.rules import BrokenRuleError
+from tests.simulation.world import SimulatedRun
+
+SEEDS = range(60)
+SEEN = {
+    "the first end after a notice is not told": 1,
+    "who has exited 0 is not told": 5,
+}  # tried first; what changes the schedules changes this
+
+
+def shows(seed: int, bug: str) -> bool:
+    try:
+        SimulatedRun(KINDS[REPORT_BUGS[bug].kind](seed), PlantedReports(bug)).play()
+    except BrokenRuleError as error:
+        return REPORT_BUGS[bug].words in str(error)
+    return False
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("bug", REPORT_BUGS)
+def test_a_planted_bug_of_reports_is_found(bug: str) -> None:
+    assert any(shows(seed, bug) for seed in (SEEN.get(bug, 0), *SEEDS)), f"no seed of {len(SEEDS)} shows that {bug}"
