@@ -3,7 +3,8 @@
 Each local rank has a file in memory without a name, which the agent makes and keeps from attempt to attempt. Its first
 page is numbers of 64 bits: what the agent says, and a header for each slot. The slots themselves lie far
 apart in the file, at `SLOT_STRIDE`, so that each can grow; what is not written takes no memory. Two of them are used,
-and up to four where the states are copied to another node (`choose_slot`).
+and up to four where the states are copied to another node (`choose_slot`). While a person has a state written to disk
+it is pinned: the ranks save beside it, in one slot more.
 
 A slot is written in this order: its header's `SEQUENCE` becomes 0, the state is copied, the header is filled, and
 `SEQUENCE`, the commit word, is written last. A rank that is killed at any point leaves a slot that is complete or that
@@ -34,6 +35,7 @@ CONTROL_BYTES = 4096
 GROWS_BY = 2 * 1024 * 1024  # the size of a slot is a multiple of it
 KEPT_FREE = 0.02  # of the memory: what is left free
 LARGEST_SEQUENCE = 2**62
+LARGEST_STEP = 2**63 - 1  # a number of 64 bits
 
 # The numbers of the agent.
 LAYOUT = 0  # the version of this layout
@@ -47,8 +49,11 @@ TOTAL = 7  # the bytes of which that is a share
 LOCAL_RANK = 8
 COPY_EVERY = 9  # each how manieth save is copied to another node; 0: none. The keeper beside the agent raises it
 NO_COPIES = 10  # the rank has no room for states that are copied
+PIN_STEP = 11  # one more than the first step that is pinned (`pinned_state`), 0: none is
+PIN_ATTEMPT = 12  # and the attempt in which that is saved
+PIN_IS_FIRM = 13  # 1: where there is no room for one more slot, the newest state is overwritten, not the pinned one
 NOTHING, OWN, NODE = -1, 0, 1
-LAYOUT_VERSION = 2
+LAYOUT_VERSION = 3
 
 # The numbers of a slot's header.
 FIRST_SLOT = 64
@@ -181,8 +186,29 @@ def has_missed(ordinal: int, last: int | None, every: int) -> bool:
     return last is not None and last % every == 0 and ordinal - last > every
 
 
-def choose_slot(held: Sequence[SlotState], with_memory: Collection[int], every: int) -> int:
-    """Return the slot into which the next state goes.
+def pin_states(numbers: memoryview, first: tuple[int, int] | None, *, is_firm: bool = False) -> None:
+    """Have a rank keep the oldest state from this version on, which it may have still to save; None: no state."""
+    numbers[PIN_STEP] = 0
+    if first is not None:
+        numbers[PIN_ATTEMPT], numbers[PIN_IS_FIRM] = first[0], is_firm
+        numbers[PIN_STEP] = min(first[1] + 1, LARGEST_STEP)
+
+
+def pinned_state(numbers: memoryview, held: Sequence[SlotState]) -> SlotState | None:
+    """Return the state that the rank is to keep, None if there is none.
+
+    The agent may pin it while the rank has begun to overwrite it: whoever reads it looks afterwards if it `is_held`.
+    """
+    if not numbers[PIN_STEP]:
+        return None
+    first = (numbers[PIN_ATTEMPT], numbers[PIN_STEP] - 1)
+    return min((each for each in held if each.version >= first), key=lambda each: each.version, default=None)
+
+
+def choose_slot(
+    held: Sequence[SlotState], with_memory: Collection[int], every: int, pinned: SlotState | None = None
+) -> int:
+    """Return the slot into which the next state goes; `NOTHING` if a pinned state has taken the last one.
 
     The newest state is never overwritten, and of those that are copied to another node not the two newest: a node that
     is lost leaves a copy of the newest or of the one before, and all others must have the same step still.
@@ -191,12 +217,14 @@ def choose_slot(held: Sequence[SlotState], with_memory: Collection[int], every: 
         held: the complete states, the newest first.
         with_memory: the slots that have memory.
         every: each how manieth save is copied; 0: none.
+        pinned: a state that is not overwritten either.
     """
     copied = [state.slot for state in held if is_copied(state.ordinal, every)]
-    kept = {state.slot for state in held[:1]}.union(copied[:KEPT_COPIED])
+    kept = {state.slot for state in held[:1]}.union(copied[:KEPT_COPIED], [] if pinned is None else [pinned.slot])
     states = {state.slot: state.version for state in held}
     free = [slot for slot in range(SLOTS) if slot not in kept]
-    return min(free, key=lambda slot: (slot not in with_memory, slot in states, states.get(slot, (0, 0)), slot))
+    ranked = sorted(free, key=lambda slot: (slot not in with_memory, slot in states, states.get(slot, (0, 0)), slot))
+    return ranked[0] if ranked else NOTHING
 
 
 def reserve_slot(descriptor: int, slot: int, size: int) -> None:

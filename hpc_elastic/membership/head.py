@@ -49,7 +49,7 @@ from hpc_elastic.membership.succession import Succession
 from hpc_elastic.membership.tally import Tally
 from hpc_elastic.membership.timing import TIMEOUTS_SETTLE_S
 from hpc_elastic.membership.unfit import UnfitNodes
-from hpc_elastic.rundir.records import Charged
+from hpc_elastic.rundir.records import Charged, World
 from hpc_elastic.rundir.state_records import KeptState
 
 NEVER = float("inf")
@@ -109,6 +109,11 @@ class Head:
     def attempt(self) -> int:
         """Return the number of the run's latest attempt; 0 before the first."""
         return self._judge.history.attempts
+
+    @property
+    def running(self) -> World | None:
+        """Return the world whose workers run, None while any of them are stopped or start."""
+        return self._members.world if self.phase is HeadPhase.RUNNING else None
 
     @property
     def charged(self) -> Charged:

@@ -271,6 +271,11 @@ def state_for(states: Iterable[ChosenState], role: str) -> StateVersion | None:
     return next((state.version for state in states if role in state.roles), None)
 
 
+def role_groups(world: World) -> list[tuple[str, ...]]:
+    """Return the roles that begin with the same step, together."""
+    return _groups(world)
+
+
 def _groups(world: World) -> list[tuple[str, ...]]:
     together = tuple(role.role for role in world.roles if role.restart == "restart_all")
     alone: list[tuple[str, ...]] = [(role.role,) for role in world.roles if role.restart != "restart_all"]

@@ -10,7 +10,7 @@ from typing import ClassVar
 from hpc_elastic.codec import DecodeError, Json, from_json, to_json
 from hpc_elastic.membership.notices import NoticeCounts, NoticeGiven
 from hpc_elastic.rundir.records import Endpoint, FailureRecord
-from hpc_elastic.rundir.state_records import Flush, HeldState, StateVersion
+from hpc_elastic.rundir.state_records import Flush, HeldState, KeptRecord, StateVersion
 
 
 class StopManner(str, Enum):
@@ -285,6 +285,67 @@ class TakeStacks:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PinState:
+    """Head to member: keep one training state in memory, from this version on, for the request with this id to save it.
+
+    It and the four that follow are no part of membership: the drivers send and answer them, and the machines do not see
+    them. `first`: None: the newest but one that is there. `number` counts the questions of a request, and the answer
+    repeats it; what is pinned is given up after `within_s` in any case.
+    """
+
+    KIND: ClassVar[str] = "pin_state"
+    request: str
+    number: int
+    first: StateVersion | None
+    within_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pinned:
+    """Member to head: what all ranks of the node hold from the version of `PinState` on, the pinned one first."""
+
+    KIND: ClassVar[str] = "pinned"
+    request: str
+    number: int
+    held: tuple[HeldState, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SaveState:
+    """Head to member: all nodes have pinned this state: keep it, and write `flush`'s part into this folder of saves.
+
+    Without `flush` it is kept, and others write it. Both are answered with `Saved`.
+    """
+
+    KIND: ClassVar[str] = "save_state"
+    request: str
+    number: int
+    version: StateVersion
+    folder: str
+    flush: Flush | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Saved:
+    """Member to head: the files that it has written and their records; or why not, and whether the state was gone."""
+
+    KIND: ClassVar[str] = "saved"
+    request: str
+    number: int
+    files: Mapping[str, KeptRecord]
+    problem: str | None = None
+    is_gone: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UnpinState:
+    """Head to member: the request is over; any state may be overwritten again."""
+
+    KIND: ClassVar[str] = "unpin_state"
+    request: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Stopped:
     """Member to head: no worker of the attempt is left.
 
@@ -357,6 +418,11 @@ Message = (
     | Terminated
     | Stop
     | TakeStacks
+    | PinState
+    | Pinned
+    | SaveState
+    | Saved
+    | UnpinState
     | Stopped
     | Dropped
     | End
@@ -387,6 +453,11 @@ _BY_KIND: dict[str, type[Message]] = {
         Terminated,
         Stop,
         TakeStacks,
+        PinState,
+        Pinned,
+        SaveState,
+        Saved,
+        UnpinState,
         Stopped,
         Dropped,
         End,

@@ -8,6 +8,7 @@ import os
 from hpc_elastic.codec import DecodeError, Json, from_json
 from hpc_elastic.errors import RunDirectoryError
 from hpc_elastic.rundir.layout import RunLayout
+from hpc_elastic.rundir.saved_states import find_saved
 from hpc_elastic.rundir.state_records import KeptRecord
 from hpc_elastic.rundir.store import file_system_errors, list_numbers, read_json
 
@@ -60,6 +61,8 @@ def why_nothing_kept(layout: RunLayout) -> str | None:
     if not os.path.isdir(root):
         return f"there is no directory {root}"
     try:
+        if find_saved(layout) is not None:
+            return None
         kept, latest = list_numbers(layout.memory), find_latest_attempt(layout)
         if not kept:
             return f"{root} has no training state: there is nothing in its folder memory"
@@ -68,7 +71,7 @@ def why_nothing_kept(layout: RunLayout) -> str | None:
         if not read_kept_records(layout, latest):
             return (
                 f"{root} has no training state of its latest attempt, {latest}: its run is at work, or was ended "
-                "before one was complete"
+                "before one was complete; `hpc-elastic save` writes one of a run at work"
             )
     except RunDirectoryError as error:
         return error.message

@@ -147,6 +147,29 @@ class RunLayout:
         """Return the KeptRecord of a state, which is written when that is complete."""
         return os.path.join(self.kept_states(attempt), f"{name}.json")
 
+    @property
+    def saves(self) -> str:
+        """The folder with a folder for each state that a person had written, which a manifest makes complete."""
+        return os.path.join(self.memory, "saved")
+
+    @staticmethod
+    def state_in(folder: str, name: str) -> str:
+        """Return the file with a state in a folder of states."""
+        return os.path.join(folder, f"{name}.state")
+
+    @staticmethod
+    def record_in(folder: str, name: str) -> str:
+        """Return the KeptRecord of a state in a folder of states."""
+        return os.path.join(folder, f"{name}.json")
+
+    def saved_states(self, name: str) -> str:
+        """Return the folder of the state of one request, `name`."""
+        return os.path.join(self.saves, name)
+
+    def save_manifest(self, name: str) -> str:
+        """Return the SaveManifest of the state of one request, which is written last."""
+        return os.path.join(self.saved_states(name), "manifest.json")
+
     @staticmethod
     def kept_of_rank(rank: int) -> str:
         """Return the name of the files of one rank's state."""

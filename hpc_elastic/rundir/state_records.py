@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from hpc_elastic.rundir.submissions import FORMAT_VERSION
@@ -82,6 +83,24 @@ class KeptRecord:
     def version(self) -> StateVersion:
         """Return which state it is."""
         return StateVersion(attempt=self.attempt, step=self.step)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SaveManifest:
+    """`memory/saved/STEP-ID/manifest.json`: a state that was written while the run went on, complete.
+
+    `request` is the id of the person's request, `by` and `time` are who asked and when it was complete; `ended` is the
+    latest attempt then. `states` are the versions, one for all roles that restart together; `files` the records of all
+    files by their names.
+    """
+
+    format_version: int = FORMAT_VERSION
+    request: str
+    by: str
+    time: str
+    ended: int
+    states: tuple[ChosenState, ...]
+    files: Mapping[str, KeptRecord]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

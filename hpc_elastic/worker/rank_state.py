@@ -47,6 +47,7 @@ from hpc_elastic.state_memory import (
     ORDINAL,
     PERCENT,
     PID,
+    PIN_IS_FIRM,
     SAVED_IN,
     SEQUENCE,
     SLOTS,
@@ -58,6 +59,7 @@ from hpc_elastic.state_memory import (
     header_check,
     is_state_memory,
     map_control,
+    pinned_state,
     read_slots,
     reserve_slot,
     slot_header,
@@ -172,6 +174,8 @@ class RankState:
         """
         with_memory = [slot for slot in range(SLOTS) if self._allocated(slot)]
         every = 0 if is_replicated or self._numbers[NO_COPIES] else self._numbers[COPY_EVERY]
+        if (beside := self._slot_beside_pinned(held, with_memory, every, length)) is not None:
+            return beside
         slot = choose_slot(held, with_memory, every)
         try:
             is_one_more, grows = slot not in with_memory, length > self._allocated(slot)
@@ -184,9 +188,33 @@ class RankState:
                 self._numbers[NO_COPIES] = 1
                 line = f"hpc-elastic: memory.save: {error}; training goes on without copies on another node"
                 print(line, file=sys.stderr, flush=True)
+        self._end_check(slot)
+        return slot, address
+
+    def _slot_beside_pinned(
+        self, held: Sequence[SlotState], with_memory: Sequence[int], every: int, length: int
+    ) -> tuple[int, int] | None:
+        """Return the slot for a state, and its address, if another one is pinned; None if the save goes on as ever.
+
+        Where there is no room for one more slot, only a pin that is firm counts: then all ranks hold that state, and
+        go on with it if they die in the middle of a save. Before, this rank has to keep its two newest ones.
+        """
+        if (pinned := pinned_state(self._numbers, held)) is None:
+            return None
+        slots = [choose_slot(held, with_memory, every, pinned)]
+        if self._numbers[PIN_IS_FIRM]:
+            slots += [choose_slot(held, with_memory, 0, pinned), *with_memory]  # copies, and then the newest, give way
+        for slot in slots:
+            if slot not in (NOTHING, pinned.slot):
+                with contextlib.suppress(_DoesNotFitError):
+                    address = self._reserve(slot, length)
+                    self._end_check(slot)
+                    return slot, address
+        return None
+
+    def _end_check(self, slot: int) -> None:
         if (check := self._checks.pop(slot, None)) is not None:
             check.join()
-        return slot, address
 
     def _take_one_of_two(self, held: Sequence[SlotState], with_memory: Sequence[int], length: int) -> tuple[int, int]:
         """Return a slot beside that of the newest state, and its address; free the other ones, which copies had.

@@ -12,6 +12,7 @@ from hpc_elastic.codec import to_json
 from hpc_elastic.errors import RunDirectoryError
 from hpc_elastic.rundir.kept_records import find_latest_attempt, read_kept_records
 from hpc_elastic.rundir.layout import RunLayout
+from hpc_elastic.rundir.saved_states import find_saved
 from hpc_elastic.rundir.state_records import OF_ANOTHER_RUN, KeptState, StateVersion
 from hpc_elastic.rundir.store import list_numbers, write_json
 
@@ -27,6 +28,10 @@ def read_kept(layout: RunLayout, ended: int) -> tuple[KeptState, ...]:
     places: defaultdict[StateVersion, set[str]] = defaultdict(set)
     for record in read_kept_records(layout, ended).values():
         places[record.version].add(record.place)
+    saved = find_saved(layout)
+    if saved is not None and saved.manifest.ended == ended:
+        for record in saved.manifest.files.values():
+            places[record.version].add(record.place)
     return tuple(
         KeptState(ended=ended, version=version, places=frozenset(whose)) for version, whose in sorted(places.items())
     )
@@ -35,13 +40,23 @@ def read_kept(layout: RunLayout, ended: int) -> tuple[KeptState, ...]:
 def read_kept_elsewhere(layout: RunLayout) -> tuple[KeptState, ...]:
     """Return the states that another run has written after its latest attempt, as older than all that this run saves.
 
+    What a person had written while it went on counts whatever its latest attempt is, and before others of its step.
+
     Raises:
         RunDirectoryError: a record exists and cannot be read.
     """
-    return tuple(
-        replace(state, ended=0, version=StateVersion(attempt=OF_ANOTHER_RUN, step=state.version.step))
+    found = {
+        state.version.step: replace(
+            state, ended=0, version=StateVersion(attempt=OF_ANOTHER_RUN, step=state.version.step)
+        )
         for state in read_kept(layout, find_latest_attempt(layout))
-    )
+    }
+    if (saved := find_saved(layout)) is not None:
+        for step in {record.step for record in saved.manifest.files.values()}:
+            places = frozenset(each.place for each in saved.manifest.files.values() if each.step == step)
+            version = StateVersion(attempt=OF_ANOTHER_RUN, step=step)
+            found[step] = KeptState(ended=0, version=version, places=places)
+    return tuple(state for _, state in sorted(found.items()))
 
 
 def point_elsewhere(layout: RunLayout, other: RunLayout, latest: int) -> None:
@@ -50,7 +65,11 @@ def point_elsewhere(layout: RunLayout, other: RunLayout, latest: int) -> None:
     Only their records are copied: the files are read where they are.
     """
     with contextlib.suppress(RunDirectoryError):
-        for name, record in read_kept_records(other, find_latest_attempt(other)).items():
+        records, saved = read_kept_records(other, find_latest_attempt(other)), find_saved(other)
+        newest = max((record.step for record in records.values()), default=-1)
+        if saved is not None and saved.newest.step >= newest:
+            records = dict(saved.manifest.files)
+        for name, record in records.items():
             write_json(layout.kept_record(latest, name), to_json(replace(record, attempt=OF_ANOTHER_RUN)))
 
 
@@ -58,6 +77,10 @@ def rename_kept(layout: RunLayout, ended: int, latest: int) -> None:
     """Have states count as those after a later attempt; do nothing if there are such already, or if it cannot be."""
     with contextlib.suppress(OSError):
         os.rename(layout.kept_states(ended), layout.kept_states(latest))
+    with contextlib.suppress(RunDirectoryError):
+        saved = find_saved(layout)
+        if saved is not None and saved.manifest.ended == ended:
+            write_json(layout.save_manifest(saved.name), to_json(replace(saved.manifest, ended=latest)))
 
 
 def remove_kept(layout: RunLayout, *, before: float = float("inf")) -> None:

@@ -43,12 +43,14 @@ from hpc_elastic.state_memory import (
     SlotState,
     create_memory,
     map_control,
+    pin_states,
     read_slots,
     slot_header,
     slot_offset,
 )
 
 READ_BYTES = 1024 * 1024
+PIN_TRIES = 3
 CHECKED_AT_ONCE = 2  # states: with the newest one that all ranks hold, as a rule
 
 
@@ -175,7 +177,13 @@ class RankStates:
             ranks = range(assign.first_rank, assign.first_rank + assign.workers)
             whose = list(zip(map(layout.kept_of_rank, ranks), rank_places(assign), strict=True))
         return [
-            StatePart(name=name, place=place, descriptor=self._files[local_rank], state=found[local_rank])
+            StatePart(
+                name=name,
+                place=place,
+                descriptor=self._files[local_rank],
+                state=found[local_rank],
+                numbers=self._numbers[local_rank],
+            )
             for local_rank, (name, place) in enumerate(whose)
         ]
 
@@ -225,6 +233,7 @@ class RankStates:
         most = self._most()
         for local_rank, numbers in enumerate(self._numbers):
             numbers[PID], numbers[ATTEMPT], numbers[LOAD_FROM] = 0, assign.attempt, NOTHING
+            pin_states(numbers, None)
             numbers[LOCAL_RANK] = local_rank
             numbers[TOTAL], numbers[PERCENT] = self._memory, self._percent
             numbers[LIMIT] = most // assign.workers
@@ -282,6 +291,40 @@ class RankStates:
     def hold(self) -> tuple[HeldState, ...]:
         """Return the states that all local ranks hold complete, without a look at more than their headers."""
         return self._held()
+
+    def pin(self, first: StateVersion | None) -> tuple[HeldState, ...]:
+        """Have the ranks keep one state, while they go on to save, the oldest from `first` on that all of them hold.
+
+        Args:
+            first: the version; it may be one that is still to be saved. None: the newest but one of those that are
+                there, which no rank of another node is ahead of.
+
+        Returns:
+            The states that all local ranks hold from that one on, the oldest first; () if there is none yet.
+        """
+        if first is None:
+            versions = sorted(state.version for state in self._held())
+            if not versions:
+                return ()
+            first = versions[-2:][0]
+        for _ in range(PIN_TRIES):
+            for numbers in self._numbers:
+                pin_states(numbers, (first.attempt, first.step))
+            held = sorted((each for each in self._held() if each.version >= first), key=lambda each: each.version)
+            if not held or held[0].version == first:
+                return tuple(held)
+            first = held[0].version  # perhaps a rank keeps an older one, which another has overwritten
+        return ()
+
+    def make_pin_firm(self, version: StateVersion) -> None:
+        """Have the ranks keep this state, which all hold, and not their newest one if there is no room for both."""
+        for numbers in self._numbers:
+            pin_states(numbers, (version.attempt, version.step), is_firm=True)
+
+    def unpin(self) -> None:
+        """Let the ranks overwrite any state again but the newest."""
+        for numbers in self._numbers:
+            pin_states(numbers, None)
 
     def verify(self) -> tuple[HeldState, ...]:
         """Return the states that all local ranks hold complete and undamaged; forget those that are damaged.

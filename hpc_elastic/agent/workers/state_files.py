@@ -22,6 +22,7 @@ from hpc_elastic.membership.held_states import rank_places, shared_place
 from hpc_elastic.membership.messages import Assign
 from hpc_elastic.rundir.kept_records import find_latest_attempt, parse_kept_record
 from hpc_elastic.rundir.layout import RunLayout
+from hpc_elastic.rundir.saved_states import find_saved
 from hpc_elastic.rundir.state_records import OF_ANOTHER_RUN, Flush, KeptRecord, StateVersion
 from hpc_elastic.rundir.store import (
     FILE_MODE,
@@ -33,7 +34,7 @@ from hpc_elastic.rundir.store import (
     write_all,
     write_json,
 )
-from hpc_elastic.state_memory import KEPT_FREE, SlotState, create_memory, fill_slot, map_control, slot_offset
+from hpc_elastic.state_memory import KEPT_FREE, SlotState, create_memory, fill_slot, is_held, map_control, slot_offset
 
 PIECE = 1024 * 1024
 
@@ -42,32 +43,52 @@ class StateFileError(Exception):
     """A state could not be copied; the message says what was found."""
 
 
+class StateGoneError(StateFileError):
+    """A state is not in memory any more, or its rank has overwritten it while it was read."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StatePart:
-    """A state in memory that is to be written: the name of its files, whose it is, and where it is, if it is there."""
+    """A state in memory that is to be written: the name of its files, whose it is, and where it is, if it is there.
+
+    `numbers` is the first page of that memory, if a rank may be at work there.
+    """
 
     name: str
     place: str
     descriptor: int
     state: SlotState | None
+    numbers: memoryview | None = None
 
 
 def write_states(layout: RunLayout, flush: Flush, parts: Sequence[StatePart]) -> str:
     """Write states from memory to their files, all at the same time; return a line that says how it went."""
-    began, outcomes = time.monotonic(), dict.fromkeys(range(len(parts)), "its thread has ended")
+    began = time.monotonic()
+    records, errors = write_parts(layout.kept_states(flush.ended), parts)
+    if errors:
+        return f"step {flush.state.step} cannot be kept for the next allocation: {errors[0]}"
+    took = time.monotonic() - began
+    size = sum(record.length for record in records.values())
+    return f"kept step {flush.state.step} for the next allocation: {size / 1e6:.1f} MB in {took:.1f} s"
+
+
+def write_parts(folder: str, parts: Sequence[StatePart]) -> tuple[dict[str, KeptRecord], list[Exception]]:
+    """Write states from memory to files in a folder, all at the same time.
+
+    Returns:
+        The records of those that are there, by the name of their files; and why others are not.
+    """
+    outcomes: dict[int, KeptRecord | Exception] = {}
 
     def write(number: int) -> None:
         try:
-            sizes[number] = _write(layout, flush, parts[number])
+            outcomes[number] = _write(folder, parts[number])
         except (StateFileError, RunDirectoryError, OSError) as error:
-            outcomes[number] = str(error)
+            outcomes[number] = error
         except Exception as error:  # whatever it is, the end of the run is as it was decided
-            outcomes[number] = repr(error)
-        else:
-            del outcomes[number]
+            outcomes[number] = StateFileError(repr(error))
 
     # No pool, whose threads the end of the process would wait for, on a file system that hangs for ever.
-    sizes: dict[int, int] = {}
     threads = [threading.Thread(target=write, args=(number,), daemon=True) for number in range(1, len(parts))]
     with contextlib.suppress(RuntimeError):  # there can be no more threads: what has none is not written
         for thread in threads:
@@ -76,27 +97,26 @@ def write_states(layout: RunLayout, flush: Flush, parts: Sequence[StatePart]) ->
     for thread in threads:
         if thread.ident is not None:
             thread.join()
-    if outcomes:
-        return f"step {flush.state.step} cannot be kept for the next allocation: {outcomes[min(outcomes)]}"
-    took = time.monotonic() - began
-    size = sum(sizes.values())
-    return f"kept step {flush.state.step} for the next allocation: {size / 1e6:.1f} MB in {took:.1f} s"
+    all_outcomes = (outcomes.get(number, StateFileError("its thread has ended")) for number in range(len(parts)))
+    named = list(zip((part.name for part in parts), all_outcomes, strict=True))
+    records = {name: outcome for name, outcome in named if isinstance(outcome, KeptRecord)}
+    return records, [outcome for _, outcome in named if isinstance(outcome, Exception)]
 
 
-def _write(layout: RunLayout, flush: Flush, part: StatePart) -> int:
-    """Write a state to its file, and then its record; return how many bytes it has.
+def _write(folder: str, part: StatePart) -> KeptRecord:
+    """Write a state to its file, and then its record, which is returned.
 
     Raises:
         StateFileError: it is gone, or damaged.
         RunDirectoryError: it cannot be written; nothing of it is left.
     """
     name, state = part.name, part.state
+    path, record_path = RunLayout.state_in(folder, name), RunLayout.record_in(folder, name)
     if state is None:
-        raise StateFileError(f"the state for {layout.kept_state(flush.ended, name)} is not in memory any more")
-    path = layout.kept_state(flush.ended, name)
-    temporary = os.path.join(layout.kept_states(flush.ended), f".{name}.{os.urandom(6).hex()}.tmp")
+        raise StateGoneError(f"the state for {path} is not in memory any more")
+    temporary = os.path.join(folder, f".{name}.{os.urandom(6).hex()}.tmp")
     with file_system_errors(path):
-        make_directory(layout.kept_states(flush.ended))
+        make_directory(folder)
         target = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, FILE_MODE)
         try:
             try:
@@ -108,6 +128,8 @@ def _write(layout: RunLayout, flush: Flush, part: StatePart) -> int:
                 os.fsync(target)
             finally:
                 os.close(target)
+            if part.numbers is not None and not is_held(part.numbers, state):
+                raise StateGoneError(f"the state for {path} was overwritten in memory")
             if crc is None or crc != (state.crc if state.crc is not None else crc):
                 raise StateFileError(f"the state for {path} is damaged in memory")
             rename(temporary, path)
@@ -115,8 +137,8 @@ def _write(layout: RunLayout, flush: Flush, part: StatePart) -> int:
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(temporary)
     record = KeptRecord(attempt=state.attempt, step=state.step, place=part.place, length=state.length, crc=crc)
-    write_json(layout.kept_record(flush.ended, name), to_json(record))
-    return state.length
+    write_json(record_path, to_json(record))
+    return record
 
 
 def read_states(
@@ -132,19 +154,17 @@ def read_states(
         version: which state.
         most: how many bytes may be read.
         is_of_another_run: `layout` is that of the run with whose state this one has begun. Of its folders only the
-            latest one counts: a step of an earlier one is of another history.
+            latest one counts: a step of an earlier one is of another history. What a person had written goes first.
 
     Raises:
         StateFileError: a state is not there, is damaged, or there is no room for it.
         RunDirectoryError: a file cannot be read.
     """
     found: list[_Kept] = []
-    if is_of_another_run:
-        folders, find = [find_latest_attempt(layout)], _Kept.find_of_another_run
-    else:
-        folders, find = [assign.attempt - 1, *reversed(list_numbers(layout.memory))], _Kept.find
-    for ended in dict.fromkeys(folders):
-        shared = find(layout, ended, layout.kept_of_all(assign.role), shared_place(assign.role), version)
+    find = _Kept.find_of_another_run if is_of_another_run else _Kept.find
+    folders = _folders(layout, assign.attempt - 1, is_of_another_run=is_of_another_run)
+    for folder in dict.fromkeys(folders):
+        shared = find(folder, layout.kept_of_all(assign.role), shared_place(assign.role), version)
         ranks = range(assign.first_rank, assign.first_rank + assign.workers)
         found = (
             [shared]
@@ -152,7 +172,7 @@ def read_states(
             else [
                 each
                 for rank, place in zip(ranks, rank_places(assign), strict=True)
-                if (each := find(layout, ended, layout.kept_of_rank(rank), place, version)) is not None
+                if (each := find(folder, layout.kept_of_rank(rank), place, version)) is not None
             ]
         )
         if shared is not None or len(found) == assign.workers:
@@ -179,6 +199,15 @@ def read_states(
     return descriptors
 
 
+def _folders(layout: RunLayout, ended: int, *, is_of_another_run: bool) -> list[str]:
+    """Return the folders in which a state may be, the one to look into first."""
+    saved = find_saved(layout)
+    saves = [] if saved is None else [layout.saved_states(saved.name)]
+    if is_of_another_run:
+        return [*saves, layout.kept_states(find_latest_attempt(layout))]
+    return [*map(layout.kept_states, (ended, *reversed(list_numbers(layout.memory)))), *saves]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Kept:
     """A state in a file that its record tells of."""
@@ -187,22 +216,20 @@ class _Kept:
     record: KeptRecord
 
     @classmethod
-    def find(cls, layout: RunLayout, ended: int, name: str, place: str, version: StateVersion) -> _Kept | None:
-        """Return the state of this place and version among those that came after an attempt, None if there is none."""
-        record = parse_kept_record(find_json(layout.kept_record(ended, name)))
+    def find(cls, folder: str, name: str, place: str, version: StateVersion) -> _Kept | None:
+        """Return the state of this place and version in a folder, None if there is none."""
+        record = parse_kept_record(find_json(RunLayout.record_in(folder, name)))
         if record is None or record.place != place or record.version != version:
             return None
-        return cls(path=layout.kept_state(ended, name), record=record)
+        return cls(path=RunLayout.state_in(folder, name), record=record)
 
     @classmethod
-    def find_of_another_run(
-        cls, layout: RunLayout, ended: int, name: str, place: str, version: StateVersion
-    ) -> _Kept | None:
+    def find_of_another_run(cls, folder: str, name: str, place: str, version: StateVersion) -> _Kept | None:
         """Return the state of this place and step, in whatever attempt of its own the other run has saved it."""
-        record = parse_kept_record(find_json(layout.kept_record(ended, name)))
+        record = parse_kept_record(find_json(RunLayout.record_in(folder, name)))
         if record is None or record.place != place or record.step != version.step:
             return None
-        return cls(path=layout.kept_state(ended, name), record=replace(record, attempt=OF_ANOTHER_RUN))
+        return cls(path=RunLayout.state_in(folder, name), record=replace(record, attempt=OF_ANOTHER_RUN))
 
 
 def _read(path: str, record: KeptRecord, descriptor: int, *, is_replicated: bool) -> None:
