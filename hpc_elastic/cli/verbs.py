@@ -26,6 +26,7 @@ GROUPS: dict[str, dict[str, tuple[str, str]]] = {
         "list": ("list_runs", "show the latest runs"),
         "logs": ("logs", "print what a rank, an agent or the script wrote"),
         "stacks": ("stacks", "show where the ranks of a run are, equal stacks together"),
+        "save": ("save", "write the training state of a run that goes on to its directory"),
         "report": ("report", "write a page about a run: timeline, useful time, failures"),
         "binding": ("binding", "show which CPUs and GPU each worker has"),
         "nodes": ("nodes", "show on which nodes failures had their cause"),

@@ -114,6 +114,39 @@ def test_another_run_goes_on_where_a_cancelled_one_was(door: Door) -> None:
     again.assert_nothing_left()
 
 
+def test_another_run_goes_on_from_a_state_that_is_saved_while_the_first_goes_on(door: Door) -> None:
+    run, folder = train_until_told(door, nodes="2", workers=1, site="local")
+    wait_until_saved(run, folder, 1, 2)
+    before = min(saved_in(folder, rank, 1) for rank in range(2))
+    answer = json.loads(door.run("save", str(run.path), "--json").stdout)
+    after = max(saved_in(folder, rank, 1) for rank in range(2))
+    (step,) = answer["steps"]
+    assert before <= step <= after
+    wait_until_saved(run, folder, 1, 2, more=after + 3)  # it goes on, in the same attempt
+    second = json.loads(door.run("save", str(run.path), "--json").stdout)
+    assert second["steps"][0] > step
+    assert not Path(answer["folder"]).exists(), "the older one has to go when the newer one is complete"
+    ranks = [f"{rank:05d}.{kind}" for rank in range(2) for kind in ("json", "state")]
+    assert sorted(os.listdir(second["folder"])) == [*ranks, "manifest.json"]
+    more = f"state: {{load_from: {run.path.relative_to(door.folder)}}}"
+    again, other = train_until_told(door, nodes="2", workers=1, site="local", name="again", more=more)
+    wait_until_saved(again, other, 1, 2)
+    assert set(begun(other, 1).values()) == {second["steps"][0]}, again.story()
+    assert not run.is_over(), run.story()
+    end = max(saved_in(each, rank, 1) for each in (folder, other) for rank in range(2)) + 100
+    for each in (folder, other):
+        (each / "end.new").write_text(str(end))
+        (each / "end.new").rename(each / "end")
+    for training in (run, again):
+        assert training.wait_until_over()["state"] == "SUCCEEDED", training.story()
+        assert training.attempts() == [1]
+    weights = [[(each / f"weights.{rank}").read_text() for rank in range(2)] for each in (folder, other)]
+    assert weights[0] == weights[1]
+    assert Path(second["folder"]).is_dir(), "what a person had written is not the run's to remove"
+    ended = door.run("save", str(run.path), exit_code=5).stderr
+    assert f"is over (SUCCEEDED), and has no rank that holds a state: step {second['steps'][0]} is in" in ended
+
+
 def test_a_run_that_left_no_state_is_refused_before_anything_is_made(door: Door) -> None:
     (door.folder / "other").mkdir()
     door.write("job.yaml", "site: local\nentrypoint: {command: /bin/true}\nstate: {load_from: other}\n")

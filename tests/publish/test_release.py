@@ -124,5 +124,5 @@ def test_the_commands_of_a_login_node_are_tried_but_for_those_that_need_more() -
     from hpc_elastic.cli.verbs import MODULES
 
     # Those that need a run in progress, and the report, whose library is an extra.
-    left_out = {"run", "stacks", "report", "restart", "drain", "stop"}
+    left_out = {"run", "stacks", "save", "report", "restart", "drain", "stop"}
     assert {words[0] for words in LOGIN_COMMANDS} - {"--version"} == set(MODULES) - left_out

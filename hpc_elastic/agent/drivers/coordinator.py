@@ -20,6 +20,7 @@ from hpc_elastic.agent.drivers.head_outputs import HeadOutputs
 from hpc_elastic.agent.drivers.head_watch import WATCH_TIMES, Diagnose, HeadWatch, WatchTimes
 from hpc_elastic.agent.drivers.job_clock import JobClock, TimeLeft
 from hpc_elastic.agent.drivers.requeue import AllocationEnd
+from hpc_elastic.agent.drivers.state_saves import StateSaves
 from hpc_elastic.agent.net.transport import Connection
 from hpc_elastic.agent.records.journal import Journal, stamp
 from hpc_elastic.agent.records.requests import notice_in, operator_stop_in
@@ -47,7 +48,18 @@ from hpc_elastic.membership.admission import clock_news
 from hpc_elastic.membership.head import Head
 from hpc_elastic.membership.job_end import ASKING_NODES
 from hpc_elastic.membership.members import drop
-from hpc_elastic.membership.messages import Broken, Dropped, Failed, Finished, Join, Message, TakeStacks, Terminated
+from hpc_elastic.membership.messages import (
+    Broken,
+    Dropped,
+    Failed,
+    Finished,
+    Join,
+    Message,
+    Pinned,
+    Saved,
+    TakeStacks,
+    Terminated,
+)
 from hpc_elastic.membership.notices import NoticeGiven
 from hpc_elastic.rundir.allocation_ends import ASKED_AGAIN
 from hpc_elastic.rundir.records import AttemptClaim, Request
@@ -135,6 +147,7 @@ class Coordinator:
             heard=heard,
             times=times.watch,
         )
+        self._saves = StateSaves(head, journal=journal, disk=disk, send=self._send, note=self._note)
         self._is_end_asked = False
         self._end = self._make_end(times, time_left)
         self._clock: JobClock | None = None
@@ -220,6 +233,7 @@ class Coordinator:
         if self._timer is not None:
             self._timer.cancel()
         rest_with(0)
+        await self._saves.close()
         await self._tasks.cancel()
 
     # Steps.
@@ -264,6 +278,9 @@ class Coordinator:
         self._loop.call_later(HANGS_UP_WITHIN_S, connection.abort, why)
 
     def _deliver(self, node: str, message: Message) -> None:
+        if isinstance(message, (Pinned, Saved)):
+            self._saves.received(node, message)
+            return
         if isinstance(message, Terminated) and not self._is_end_asked:
             self._is_end_asked = True
             self._tasks.run(self._end.terminated())
@@ -297,6 +314,7 @@ class Coordinator:
     def _settle(self) -> None:
         """Updates deadline and timer once after all events of one turn of the event loop, which may be thousands."""
         self._is_settling = False
+        self._saves.look()
         self._outputs.moved()
         self._set_timer()
 
@@ -361,10 +379,12 @@ class Coordinator:
             connection.send(message)
 
     def _asked(self, request: Request) -> None:
-        """Handles a request of a person: for stacks, which every agent takes, a restart, a drain, a notice, a stop."""
+        """Handles a request of a person: for stacks, which every agent takes, a save, a restart, a drain, or an end."""
         if request.kind == "stacks":
             for node in {*self._connections, self._node}:
                 self._send(node, TakeStacks(request=request.id or ""))
+        elif request.kind == "save":
+            self._saves.asked(request)
         elif request.kind == "restart":
             self._do(lambda now: self._head.restart_requested(request.by, now))
         elif request.kind == "drain":

@@ -46,7 +46,7 @@ from hpc_elastic.membership.actions import (
     WriteNodeResult,
 )
 from hpc_elastic.membership.member import Member, MemberPhase
-from hpc_elastic.membership.messages import Join, Message, StopManner, TakeStacks
+from hpc_elastic.membership.messages import Join, Message, PinState, SaveState, StopManner, TakeStacks, UnpinState
 from hpc_elastic.membership.reports import describe_assign
 from hpc_elastic.membership.succession import LostHead
 from hpc_elastic.plan.launch_plan import LaunchPlan
@@ -139,6 +139,7 @@ class LocalMember:
         self._is_suspect = False  # a failure of this attempt may be the node's own
         self._is_fenced = asyncio.Event()  # nothing may hold up the stop that is under way
         self.stacks_asked: Callable[[str], None] = lambda _: None  # takes the stacks for the request with this id
+        self.save_asked: Callable[[PinState | SaveState | UnpinState], None] = lambda _: None  # pins and writes states
         self.furthest_step: Callable[[], int | None] = lambda: None  # that a heartbeat of the latest attempt named
         self.waiting_ranks: Callable[[], Collection[int]] = tuple  # global ranks, by the stacks taken at a stop
 
@@ -187,11 +188,18 @@ class LocalMember:
         self._do(lambda now: self._member.connected(now, is_joined=is_joined, asked=asked))
 
     def received(self, message: Message) -> None:
-        """Passes a message of the head on to the member, except a request for stacks, which it need not know."""
+        """Passes a message of the head on to the member, unless it is about stacks or a save: it need not know."""
         if isinstance(message, TakeStacks):
             self.stacks_asked(message.request)
             return
+        if isinstance(message, (PinState, SaveState, UnpinState)):
+            self.save_asked(message)
+            return
         self._do(lambda now: self._member.received(message, now))
+
+    def answer(self, message: Message) -> None:
+        """Sends the head what is no part of membership; nothing happens if there is none."""
+        self._outputs.tell(message)
 
     def disconnected(self, why: str, *, is_dead: bool) -> None:
         """Tells the member that its head is lost; `is_dead` if that head's agent is known to be dead."""

@@ -57,7 +57,8 @@ from hpc_elastic.rundir.records import (
     World,
     utc_text,
 )
-from hpc_elastic.rundir.state_records import KeptState
+from hpc_elastic.rundir.saved_states import remove_incomplete_saves, remove_saves, why_incomplete
+from hpc_elastic.rundir.state_records import KeptState, SaveManifest
 from hpc_elastic.rundir.store import (
     append_line,
     append_lines,
@@ -78,7 +79,7 @@ LEVELS: tuple[Level, ...] = ("error", "warning", "info", "debug")
 
 # What people ask a head for while the run goes on; each request has an id, and is answered once. So is a stop that is
 # announced.
-ASKED = ("stacks", "restart", "drain", "notice")
+ASKED = ("stacks", "save", "restart", "drain", "notice")
 
 
 class PredecessorUnknownError(RunDirectoryError):
@@ -238,11 +239,28 @@ class Journal:
             self.say(f"{why}; all ranks load from disk", "warning")
         # Also what was not complete when its writers were killed: else each allocation could leave a part of a state.
         remove_kept(self._layout, before=ended)
+        remove_incomplete_saves(self._layout)
         return found
 
     def _why_incomplete(self, ended: int) -> str | None:
         folder = self._layout.kept_states(ended)
         return f"{folder} has no training state that is complete" if os.path.isdir(folder) else None
+
+    def complete_save(self, folder: str, manifest: SaveManifest) -> str | None:
+        """Write the manifest of a save, which makes it count, and remove older ones; return why it is not, if so.
+
+        Raises:
+            RunDirectoryError: the manifest cannot be written.
+        """
+        if (problem := why_incomplete(self._layout, folder, manifest)) is not None:
+            return problem
+        write_json(self._layout.save_manifest(folder), to_json(manifest))
+        remove_saves(self._layout, but=folder)
+        return None
+
+    def remove_incomplete_saves(self) -> None:
+        """Remove what is left of saves that were given up."""
+        remove_incomplete_saves(self._layout)
 
     def keep_states(self, ended: int, latest: int) -> None:
         """Have the training states that were written after one attempt count as those after a later one."""

@@ -27,6 +27,7 @@ from hpc_elastic.agent.workers.log_marks import LogMarks, follow_logs
 from hpc_elastic.agent.workers.log_pipes import LogPipes, start_pipes
 from hpc_elastic.agent.workers.notice_signal import NoticeSignal
 from hpc_elastic.agent.workers.rank_states import RankStates, StateNotHereError, close_memories, kept_attempt
+from hpc_elastic.agent.workers.requested_saves import RequestedSaves
 from hpc_elastic.agent.workers.spawn import SpawnedWorker, Starter, StartFailedError, WorkerOrder, spawn_workers
 from hpc_elastic.agent.workers.stalls import Stalls
 from hpc_elastic.agent.workers.state_files import write_states
@@ -118,6 +119,7 @@ class LocalWorkers:
         self.stalls: Stalls | None = None  # watches the heartbeats, if it is set
         self._keeper = keeper
         self._states = _states_of(plan, report, keeper, say)
+        self.requested_saves = RequestedSaves(self._states, self._layout)
         self._copies: BackgroundThread | None = None  # reads and writes states, where that is done at all
         self._is_hurried = asyncio.Event()
         self._tee: Tee | None = None
@@ -241,6 +243,7 @@ class LocalWorkers:
         if self.stalls is not None:
             await self.stalls.close()
         self.heartbeats.close()
+        await self.requested_saves.close()
         self._states.close()
         closing = [self._keeper.close()] if self._keeper is not None else []
         await asyncio.gather(self._store.close(), self._start.close(), self._thread.call(self._marks.close), *closing)
