@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import signal
 from collections.abc import Callable, Iterator
@@ -42,6 +43,25 @@ def test_a_killed_rank_costs_no_step_that_all_had_saved(
     chosen = [event["message"] for event in events(run) if event["name"] == "state.chosen"]
     assert chosen == [f"attempt 2: all ranks can go on at step {first}, which is in memory"]
     assert chosen[0].split(": ", 1)[1] in slurm_door.run("logs", "--node", "node1", str(run.path)).stdout
+
+
+@pytest.mark.variant(of="test_another_run_goes_on_from_a_state_that_is_saved_while_the_first_goes_on")
+def test_a_state_is_saved_on_request_also_by_the_head_that_took_over(slurm_door: Door, slurm: Cluster) -> None:
+    run, folder = train(slurm_door, "--replicated", nodes="{min: 2, max: 3}", workers=1, more="elastic: {lease: 3s}")
+    wait_until_saved(run, folder, 1, 3)
+    first = json.loads(slurm_door.run("save", run.job_id, "--json").stdout)
+    with slurm.configured(SlurmdTimeout=300):
+        slurm.kill("node1")
+        wait_until_saved(run, folder, 2, 2)
+        assert min(begun(folder, 2).values()) >= first["steps"][0]
+        second = json.loads(slurm_door.run("save", run.job_id, "--json").stdout)
+        assert second["steps"][0] > first["steps"][0]
+        assert os.path.exists(os.path.join(second["folder"], "manifest.json"))
+        finish(run, folder, 2)
+        run.wait_until_over()
+        slurm.wait_for_job(run.job_id, "CANCELLED", "COMPLETING")  # ended by an agent; node1 has not answered yet
+        slurm.boot("node1")
+    assert assert_over(run, "SUCCEEDED", 0, killed=["node1"])["attempts"] == 2
 
 
 def test_all_ranks_load_from_disk_if_a_spare_without_a_state_takes_a_place(slurm_door: Door, slurm: Cluster) -> None:
