@@ -27,6 +27,7 @@ RECORDS = {
     "nodes/NODE/rendezvous.json": records.RendezvousRecord,
     "budget.json": records.Budget,
     "memory/NNNN/RRRRR.json": state_records.KeptRecord,
+    "memory/saved/STEP-ID/manifest.json": state_records.SaveManifest,
     "result.json": records.RunResultRecord,
 }
 ERROR_FILE = "attempts/NNNN/ranks/RRRRR/error.json"
