@@ -36,3 +36,9 @@ def test_the_ways_in_which_torch_notices_the_end_of_a_data_loaders_process_are_a
     texts = [f"cause     rank 1 on local0 failed with exit code 1: {each}\n" for each in said]
     assert len({tuple(comparable(FAULT, text)) for text in texts}) == 1
     assert comparable(FAULT, texts[0]) != comparable(FAULT, texts[0].replace("rank 1", "rank 2"))
+
+
+def test_what_a_test_beside_this_one_kills_for_memory_is_not_compared() -> None:
+    killed = "cause     rank 2 on local1 was killed by SIGKILL"
+    others = ": the kernel of the node killed\n          1 process for memory meanwhile, none of them in this cgroup"
+    assert comparable(FAULT, f"{killed}{others}\n") == comparable(FAULT, f"{killed}\n")

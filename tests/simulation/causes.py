@@ -57,7 +57,8 @@ class Causes:
         what = f"attempt {claim.attempt} comes because of {reason!r}"
         if before is None or before.allocation != claim.allocation:
             start = "first start" if before is None else "the run goes on in a new allocation"
-            require(reason.startswith(start), f"{what}, and it is the first of an allocation")
+            is_said = reason.startswith(start) or "loss" in kinds  # an allocation may be claimed again in a start
+            require(is_said, f"{what}, and it is the first of an allocation")
             return
         if reason.endswith(" joined"):
             new = reason.removesuffix(" joined").split(", ")

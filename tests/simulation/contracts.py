@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 LATE_S = 0.01  # of a driver's timer
 LOOKS_PER_LEASE = 12  # of a head, after its members' leases: then nothing may be to do
-MORE_IN_VAIN = 4  # ticks of a machine in the same time that were due, and did nothing
+MORE_IN_VAIN = 12  # ticks of a machine in the same time that were due, and did nothing
 TICKS_AT_ONCE = 20  # of a machine, in one moment
 TURNS_PER_S = 400  # of an agent's event loop, and so many more for each of the others
 

@@ -89,7 +89,7 @@ def test_the_tool_prints_the_schedule_and_with_v_each_event(capsys: pytest.Captu
     printed = capsys.readouterr().out
     assert "Role(name='trainer'" in printed
     assert "StartWorkers(" in printed
-    assert "broken: BrokenRuleError: attempt 1 is said to be started" in printed
+    assert "broken: BrokenRuleError: node0 says that its workers run, and there are none" in printed
 
 
 def test_the_tool_shrinks_a_seed(capsys: pytest.CaptureFixture[str]) -> None:
