@@ -97,9 +97,12 @@ def _ours(folder: Path, kills: list[tuple[float, int]], mean_s: float, mebibytes
         result = json.loads(Path(run.layout.result).read_text())
     finally:
         kill_everything(run)
-    assert (result["state"], result["restarts"]) == ("SUCCEEDED", len(kills)), result
+    # Two kills may fall into one restart, of ranks that are stopped anyway.
+    assert result["state"] == "SUCCEEDED", result
+    assert 0 < result["restarts"] <= len(kills), result
     meter = result["useful_time"]
-    return {**_shares(folder, len(kills)), "meter": round(meter["useful_share"], 4), "seconds": meter["seconds"]}
+    found = {**_shares(folder, len(kills)), "restarts": result["restarts"]}
+    return {**found, "meter": round(meter["useful_share"], 4), "seconds": meter["seconds"]}
 
 
 def _torchrun(folder: Path, kills: list[tuple[float, int]], mean_s: float, mebibytes: int) -> dict[str, Any]:
