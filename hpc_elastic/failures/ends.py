@@ -13,6 +13,7 @@ from hpc_elastic.failures.exception_rules import tell_memory
 from hpc_elastic.failures.output_end import WRAPPERS_LINES, last_line
 from hpc_elastic.failures.traceback_text import ends_with_fault, parse_traceback
 
+UNKNOWN_USE = "how much was in use is not known"
 _SHELL_SIGNALS = {"SIGKILL": 137, "SIGSEGV": 139, "SIGABRT": 134, "SIGBUS": 135, "SIGTERM": 143, "SIGINT": 130}
 # A Python whose subprocess a signal ended hands -9 on to sys.exit, and the kernel keeps the low byte. Not HUP and INT:
 # -1 and -2 are codes that people choose.
@@ -180,8 +181,11 @@ def _is_oom_by_host(end: WorkerEnd) -> bool:
 
 
 def _say_oom(end: WorkerEnd) -> str:
-    amount = tell_memory(end.evidence)
-    return f"killed by the out-of-memory killer: {amount}" if amount else "killed by the out-of-memory killer"
+    return f"killed by the out-of-memory killer: {_tell_oom(end)}"
+
+
+def _tell_oom(end: WorkerEnd) -> str:
+    return tell_memory(end.evidence) or UNKNOWN_USE
 
 
 def _tell_host_oom(end: WorkerEnd) -> str:
@@ -273,7 +277,7 @@ RULES_FOR_ENDS: tuple[EndRule, ...] = (
         failure_class=FailureClass.OUT_OF_MEMORY,
         holds=_is_oom_by_cgroup,
         say=_say_oom,
-        tell=lambda end: tell_memory(end.evidence),
+        tell=_tell_oom,
     ),
     EndRule(
         name="out of memory of the node",

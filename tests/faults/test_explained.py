@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from tests.faults.explained import comparable
+from hpc_elastic.failures.ends import UNKNOWN_USE
+from tests.faults.explained import GOLDENS, comparable, differences
 from tests.faults.table import FAULTS
 
 FAULT = next(fault for fault in FAULTS if fault.name == "finally_raises")
@@ -42,3 +43,13 @@ def test_what_a_test_beside_this_one_kills_for_memory_is_not_compared() -> None:
     killed = "cause     rank 2 on local1 was killed by SIGKILL"
     others = ": the kernel of the node killed\n          1 process for memory meanwhile, none of them in this cgroup"
     assert comparable(FAULT, f"{killed}{others}\n") == comparable(FAULT, f"{killed}\n")
+
+
+def test_a_kill_for_memory_of_which_the_kernel_names_no_cgroup_may_have_no_figures() -> None:
+    (killed,) = (fault for fault in FAULTS if fault.name == "oom_worker")
+    golden = (GOLDENS / "oom_worker.txt").read_text(encoding="utf-8")
+    unknown = golden.replace("64 of 64 MiB\n          in use", UNKNOWN_USE)
+    assert unknown != golden
+    assert list(differences(killed, unknown)) == []
+    assert len(list(differences(killed, golden.replace("64 of 64 MiB\n          in use", "")))) == 1
+    assert len(list(differences(killed, unknown.replace("rank 1", "rank 2")))) == 1

@@ -53,12 +53,14 @@ class MemoryWatch:
         host_kills = max(0, self._count_host() - self._host_kills)
         now = self._count()
         own = None if now is None or self._kills is None else max(0, now - self._kills)
+        logged = self._find_in_log(pid) if host_kills and pid else None
+        if logged:
+            version, levels = self._levels_of(logged)
+            return self._use(own or 1, version, levels), host_kills
         if own:
             return self._use(own, self._version, self._levels), host_kills
-        logged = self._find_in_log(pid) if host_kills and pid else None
         if logged is not None:
-            version, levels = self._levels_of(logged)
-            return self._use(1, version, levels), host_kills
+            return MemoryUse(oom_kills=1), host_kills
         return (None if own is None else self._use(0, self._version, self._levels)), host_kills
 
     def _find(self) -> tuple[int, list[str]]:
@@ -102,16 +104,19 @@ class MemoryWatch:
         return _field(self._read("/proc/vmstat"), "oom_kill") or 0
 
     def _find_in_log(self, pid: int) -> str | None:
-        """Return the cgroup whose limit made the kernel kill a process, "" if it is not said, None if it did not."""
-        cgroup = ""
-        for record in read_kernel_log(self._root):
-            found = _KILL.search(record)
+        """Return the cgroup whose limit made the kernel kill a process, "" if it is not said, None if it did not.
+
+        The newest record counts: process ids come again. Of many kills in a few seconds the kernel names ten cgroups.
+        """
+        cgroup, last = "", None
+        for line in (line for record in read_kernel_log(self._root) for line in record.splitlines()):
+            found = _KILL.search(line)
             if found and int(found[2]) == pid:
-                cgroup = found[1]
-            killed = _KILLED.search(record)
+                cgroup = last = found[1]
+            killed = _KILLED.search(line)
             if killed and int(killed[1]) == pid:
-                return cgroup
-        return cgroup or None
+                cgroup, last = "", cgroup
+        return last
 
     def _read(self, path: str) -> str:
         with contextlib.suppress(OSError), open(self._root + path, encoding="utf-8", errors="replace") as file:

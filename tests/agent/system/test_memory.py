@@ -109,6 +109,45 @@ def test_the_kernels_log_names_a_process_of_another_cgroup(node: Node) -> None:
     assert found.oom_kills == 0, "another process was killed"
 
 
+def _kill_line(cgroup: str, pid: int) -> str:
+    return (
+        f"6,1,2,-;oom-kill:constraint=CONSTRAINT_MEMCG,nodemask=(null),cpuset=/,mems_allowed=0,oom_memcg={cgroup},"
+        f"task_memcg={cgroup},task=python,pid={pid},uid=0\n"
+    )
+
+
+def _killed_line(pid: int) -> str:
+    return f"3,2,3,-;Memory cgroup out of memory: Killed process {pid} (python)\n"
+
+
+@pytest.mark.parametrize("is_named", [True, False])
+def test_of_a_process_id_that_came_again_the_newest_kill_counts(node: Node, is_named: bool) -> None:
+    node.has_version_1()
+    watch = MemoryWatch(str(node.root))
+    watch.mark()
+    node.write("proc/vmstat", "oom_kill 6\n")
+    for name, limit in (("earlier", 1), ("now", 2)):
+        node.write(f"cg/memory/{name}/memory.oom_control", "oom_kill 1\n")
+        node.write(f"cg/memory/{name}/memory.limit_in_bytes", f"{limit * MIB}\n")
+    earlier = _kill_line("/earlier", 4711) + _killed_line(4711)
+    # Of many kills in a few seconds the kernel prints the first line only ten times (its rate limit for this text).
+    node.write("dev/kmsg", earlier + (_kill_line("/now", 4711) if is_named else "") + _killed_line(4711))
+    found, _ = watch.look(4711)
+    assert found == MemoryUse(oom_kills=1, limit=2 * MIB if is_named else None)
+
+
+def test_a_kill_that_the_kernels_log_names_counts_before_another_one_in_the_own_cgroup(node: Node) -> None:
+    node.has_version_1()
+    watch = MemoryWatch(str(node.root))
+    watch.mark()
+    node.kills_1(1)
+    node.write("proc/vmstat", "oom_kill 7\n")
+    node.write("cg/memory/other/memory.oom_control", "oom_kill 1\n")
+    node.write("cg/memory/other/memory.limit_in_bytes", f"{MIB}\n")
+    node.write("dev/kmsg", _kill_line("/other", 4711) + _killed_line(4711))
+    assert watch.look(4711)[0] == MemoryUse(oom_kills=1, limit=MIB)
+
+
 @pytest.mark.parametrize("text", ["", "x", "oom_kill many", "oom_kill -1", "\0"])
 def test_files_that_say_something_else_are_no_evidence(node: Node, text: str) -> None:
     node.has_version_1()
