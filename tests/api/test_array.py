@@ -241,6 +241,7 @@ def test_no_task_starts_after_the_waiting_ones_were_cancelled(array: LocalArray)
 def test_cancelling_an_array_on_this_machine_ends_all(array: LocalArray) -> None:
     job_id = array.submit(4, limit=2)
     array.wait_for("RUNNING", "RUNNING", "PENDING", "PENDING")
+    wait_until(lambda: sorted(array.started()) == ["0", "1"], "both scripts are at their first line")
     array.scheduler.cancel(job_id)
     assert array.states() == ["GONE"] * 4
     assert sorted(array.started()) == ["0", "1"]
