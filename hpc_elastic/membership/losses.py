@@ -26,6 +26,7 @@ class Losses:
         "_counted",
         "_fenced_at",
         "_goodbyes",
+        "_is_successors",
         "_lost",
         "_rivals",
         "_timing",
@@ -41,6 +42,7 @@ class Losses:
         self._goodbyes: dict[str, float] = {}  # of the latest world: until when each may return
         self._rivals: set[str] = set()  # lost, but not known to be dead: they may go on together
         self._fenced_at = self._awaits_rivals_until = self._awaits_return_until = -NEVER
+        self._is_successors = False  # whether the latest world is that of the head before this one
 
     @property
     def may_start_at(self) -> float:
@@ -94,7 +96,7 @@ class Losses:
         Returns:
             The nodes of that world that are absent.
         """
-        lost = succession.lost
+        lost, self._is_successors = succession.lost, True
         absent = tuple(node.node for node in succession.world.nodes if node.node not in here)
         for node in absent:
             self._count(node, is_dead=node == lost.node and lost.is_dead)
@@ -142,6 +144,7 @@ class Losses:
     def begin_attempt(self) -> None:
         """Begin to count the losses of a new world, when the next attempt is claimed."""
         self._counted.clear()
+        self._is_successors = False
 
     def returned(self, node: str) -> bool:
         """Forget the loss of a node that has joined, and return whether it was lost before."""
@@ -153,19 +156,30 @@ class Losses:
         self._goodbyes.pop(node, None)
         return was_lost
 
-    def may_end_at(self, min_nodes: int) -> float:
-        """Return until when a head with too few nodes must not end the run, in monotonic seconds.
+    def may_end_at(self, min_nodes: int, here: int, now: float) -> float:
+        """Return until when a head that has too few nodes from now on must not end the run, in monotonic seconds.
 
         It is minus infinity if the head may end the run at once. The lost nodes that may be alive may be enough to go
         on without this head: where the network has cut off one node, a connection that was reset may have been closed
         by an agent that lives, and whose goodbye was lost as well, so all nodes that the latest world has lost may be
         together. If even they are too few, neither side can go on without the other, and waiting for the silent nodes
         to return costs nothing.
+
+        Nodes that fell silent while the run could do without them have time to return from now on, if they and the
+        nodes that are here may be enough. A successor with too few nodes has waited for them since it lost its head.
+
+        Args:
+            min_nodes: with how many nodes the run goes on.
+            here: how many nodes are left to this head.
+            now: monotonic seconds.
         """
         if not self._rivals:
             return -NEVER
         may_live = self._rivals | (self._counted.keys() & self._lost)
-        return self._awaits_rivals_until if len(may_live) >= min_nodes else self._awaits_return_until
+        ends = self._awaits_rivals_until if len(may_live) >= min_nodes else self._awaits_return_until
+        if self._is_successors or len(may_live) + here < min_nodes:
+            return ends
+        return max(ends, now + self._timing.awaits_return_s)
 
 
 class SuccessionRound:

@@ -230,6 +230,11 @@ FOUND = {
         disk_s=(0.01, 0.05),
         rejoin="immediately",
     ),
+    "a node that was lost long ago may return when it is needed": elastic(
+        *(4, 2, Fault(what="power_off", node=2, at=10.0), Fault(what="partition", side=(3,), at=14.0, lasts_s=15.0)),
+        Fault(what="kill_agent", node=1, at=28.7),
+        lease_s=3,
+    ),
 }
 
 
