@@ -420,7 +420,12 @@ class Head:
             return said + self._observe(Seen(trigger=Trigger.NODES_MISSING, detail=too_few.message), now)
         if ended := self._settle_losses(now) or self._settle_silent_ends(now):
             return ended
-        told = [*self._news.tell(self.attempt), *self.gathering.left_behind(), *self._judge.counts_losses()]
+        told = [
+            *self._members.tell_back(),
+            *self._news.tell(self.attempt),
+            *self.gathering.left_behind(),
+            *self._judge.counts_losses(),
+        ]
         claim, world = self._judge.prepare_attempt()
         self.phase = HeadPhase.CLAIMING
         return [*told, ClaimAttempt(claim=claim, world=world)]

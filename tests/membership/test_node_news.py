@@ -7,6 +7,7 @@ from dataclasses import replace
 from hpc_elastic.errors import ExitCode
 from hpc_elastic.membership.actions import Action, ClaimAttempt, Log, Note, WriteResult
 from hpc_elastic.membership.messages import Join
+from hpc_elastic.membership.roster import NODES_NAMED
 from tests.membership.script import HeadScript, a_join, of_kind, the_claim
 
 BOUND = "the agent may use 2 of the 8 CPUs that its step has"
@@ -77,3 +78,19 @@ def test_no_attempt_is_opened_while_nodes_say_that_they_cannot_take_part() -> No
     actions = script.join(0)
     assert not of_kind(actions, ClaimAttempt)
     assert of_kind(actions, WriteResult)
+
+
+def test_many_nodes_that_are_back_at_once_are_told_in_one_line() -> None:
+    script = HeadScript(40, min_nodes=1)
+    script.join(*range(40))
+    script.claimed()
+    why = "it has lost this head: silent"
+    for number in range(1, 40):  # while this head was stalled
+        script.head.lost(f"node{number}", why, script.now, is_gone=True, may_return=True)
+    actions = [*script.stopped(0), *script.join(*range(1, 40)), *script.pass_time(120)]
+    the_claim(actions)
+    back = [line for line in logs(actions) if line.endswith("back")]
+    assert back[:3] == ["node1 is back", "node2 is back", "node3 is back"]
+    named = ", ".join(f"node{number}" for number in range(4, 4 + NODES_NAMED))
+    assert back[3:] == [f"{named} and {39 - 3 - NODES_NAMED} more are back"]
+    assert len([note for note in of_kind(actions, Note) if note.name == "node.returned"]) == 39

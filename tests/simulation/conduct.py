@@ -172,7 +172,7 @@ class Conduct:
     def says(self, agent: Agent, level: Level) -> None:
         """An agent prints a line, which people see unless it is for `log_level: debug`."""
         if level != "debug":
-            self._often(agent, "prints lines", max(LINES, 2 * self._run.scenario.nodes))  # one for each node that joins
+            self._often(agent, "prints lines", LINES)
 
     def _often(self, agent: Agent, what: str, most: int) -> None:
         recent = self._recent.setdefault((agent.name, agent.start_number, what), deque())
