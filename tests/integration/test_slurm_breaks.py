@@ -49,6 +49,7 @@ def test_a_drain_of_a_requeued_run_holds(slurm_door: Door) -> None:
     assert_over(run, "CANCELLED", 10)
 
 
+@pytest.mark.variant(of="test_stop_with_requeue_saves_and_goes_on_in_the_next_allocation")
 def test_a_stop_with_requeue_in_the_setup_of_a_later_start_is_refused(slurm_door: Door) -> None:
     more = 'setup: ["if [ -e again ]; then touch insetup; sleep 8; fi"]'
     run = start(slurm_door, DIES, ranks=2, nodes="2", workers="1", more=more)
@@ -214,6 +215,7 @@ time.sleep(600)
 """
 
 
+@pytest.mark.variant(of="test_a_run_whose_starts_end_silently_again_and_again_ends_for_good")
 @pytest.mark.mirrored
 def test_a_job_that_dies_without_a_word_each_time_is_not_started_for_ever(slurm_door: Door, slurm: Cluster) -> None:
     """As one does that takes the node of its batch script down, after which Slurm starts it again by itself."""

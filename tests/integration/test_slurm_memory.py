@@ -103,17 +103,17 @@ def out_of_time(slurm: Cluster, door: Door, run: Run) -> None:
     """Nothing to do: the job's time limit comes."""
 
 
-@pytest.mark.every_slurm
+@pytest.mark.mirrored
 @pytest.mark.parametrize(
     ("end", "options"),
     [
-        pytest.param(requeued, (), id="requeued"),
         pytest.param(preempted, ("--replicated",), id="preempted-replicated"),
         *variants(
+            (requeued, ()),
             (stopped_by_a_person, ()),
             (out_of_time, ()),
             of="test_the_next_allocation_goes_on_at_the_last_step_that_all_had_saved",
-            ids=["stopped by a person", "out of time"],
+            ids=["requeued", "stopped by a person", "out of time"],
         ),
     ],
 )

@@ -118,6 +118,7 @@ def test_a_training_longer_than_the_time_limit_finishes_over_requeues(slurm_door
     assert claim["spend"]["restarts"] == 0
 
 
+@pytest.mark.variant(of="test_a_preempted_run_goes_on_however_slurm_preempts")
 @pytest.mark.mirrored
 def test_a_run_that_is_preempted_twice_finishes_with_one_submit(slurm_door: Door, slurm: Cluster) -> None:
     write_job(slurm_door, TRAINS.format(steps=150), nodes="2", workers="1")
@@ -256,6 +257,7 @@ def test_a_handler_finishes_where_slurm_gives_it_as_long(
     assert [run.stdout(1, rank).split()[-1] for rank in range(2)] == ["saved", "saved"], run.story()
 
 
+@pytest.mark.variant(of="test_a_requeued_job_goes_on_in_the_next_allocation")
 def test_a_run_that_loses_too_many_nodes_goes_on_in_another_allocation(slurm_door: Door, slurm: Cluster) -> None:
     more = "requeue: {on: [node_loss]}\nelastic: {lease: 3s}\nsignals: {grace: 8s, restart_grace: 2s}"
     write_job(slurm_door, TRAINS.format(steps=150), nodes="2", workers="1", more=more)
@@ -377,7 +379,7 @@ def write_chaining(door: Door, script: str, more: str = "") -> None:
     job.write_text(job.read_text().replace("site: generic-slurm\n", "", 1))
 
 
-@pytest.mark.every_slurm
+@pytest.mark.mirrored
 def test_a_chained_job_goes_on_where_the_site_forbids_requeues(slurm_door: Door, slurm: Cluster) -> None:
     write_chaining(slurm_door, TRAINS.format(steps=120))
     waiting = slurm_door.start("submit", "job.yaml", "--wait")
@@ -408,6 +410,7 @@ exec {sbatch} "$@"
 """
 
 
+@pytest.mark.variant(of="test_a_chained_job_goes_on_where_the_site_forbids_requeues")
 def test_two_chained_jobs_of_one_allocation_do_not_run_side_by_side(slurm_door: Door, slurm: Cluster) -> None:
     """The script asks again after 30 s; then two jobs wait for the same one, and both start when it ends.
 
@@ -442,6 +445,7 @@ def chained_jobs(run: Run) -> list[str]:
     return [each["id"] for each in requests if each["kind"] == "chain"]
 
 
+@pytest.mark.variant(of="test_a_chained_job_goes_on_where_the_site_forbids_requeues")
 def test_a_chained_job_that_is_killed_without_a_term_ends_the_run_for_all_who_watch_it(
     slurm_door: Door, slurm: Cluster
 ) -> None:
@@ -506,6 +510,7 @@ def test_check_warns_where_slurm_kills_before_the_grace_is_over(slurm_door: Door
     assert "preempted in partition batch is killed after 7 s" in told
 
 
+@pytest.mark.variant(of="test_a_preempted_run_goes_on_however_slurm_preempts")
 def test_a_preemption_that_only_signals_the_batch_shell_is_noticed_in_time(slurm_door: Door, slurm: Cluster) -> None:
     write_job(slurm_door, TRAINS.format(steps=400), nodes="2", workers="1", more="signals: {grace: 3s}")
     with slurm.configured(SlurmctldParameters="preempt_send_user_signal"), preempting_by(slurm, "REQUEUE", 40):
@@ -537,7 +542,7 @@ while start == 1:
 """
 
 
-@pytest.mark.every_slurm
+@pytest.mark.mirrored
 @pytest.mark.parametrize("by", ["requeue", *variants("chain", of="test_a_blamed_node_is_excluded_from_the_next_start")])
 def test_a_blamed_node_is_excluded_from_the_next_start(by: str, slurm_door: Door, slurm: Cluster) -> None:
     more = "sbatch: {exclude: node4}\nrestart: {backoff: {first: 0s}}"

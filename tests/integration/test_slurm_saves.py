@@ -85,6 +85,7 @@ def test_a_rank_that_saves_for_10_s_is_not_killed_when_an_agent_dies_on_another_
     assert run.read(run.layout.claim(2))["spend"]["node_losses"] == 1
 
 
+@pytest.mark.variant(of="test_a_second_loss_in_silence_fences_ranks_that_save")
 def test_a_rank_that_saves_is_killed_when_another_node_falls_silent(slurm_door: Door, slurm: Cluster) -> None:
     more = "signals: {grace: 20s, restart_grace: 1s, lead: 40s}\nelastic: {lease: 3s}"
     script = SAVES_BESIDE.replace("time.sleep(10)", "time.sleep(60)")

@@ -22,6 +22,7 @@ from tests.integration.slurm_jobs import (
     write_job,
 )
 from tests.slurm_sandbox.cluster import Cluster, wait_until
+from tests.tiers import variants
 
 pytestmark = pytest.mark.slurm
 
@@ -124,7 +125,13 @@ def test_submit_wait_returns_if_a_pending_job_is_scancelled(slurm_door: Door, sl
 
 
 @pytest.mark.every_slurm
-@pytest.mark.parametrize("script", [WAITS, DIES], ids=["handles-term", "dies-of-term"])
+@pytest.mark.parametrize(
+    "script",
+    [
+        pytest.param(DIES, id="dies-of-term"),
+        *variants(WAITS, of="test_scancel_of_a_running_job_is_a_stop_and_no_failure", ids=["handles-term"]),
+    ],
+)
 def test_scancel_of_a_running_job_is_a_stop_and_no_failure(slurm_door: Door, slurm: Cluster, script: str) -> None:
     run = start(slurm_door, script)
     slurm.run("scancel", run.job_id)
@@ -138,6 +145,7 @@ def test_scancel_of_a_running_job_is_a_stop_and_no_failure(slurm_door: Door, slu
     slurm.wait_for_job(run.job_id, "CANCELLED")
 
 
+@pytest.mark.variant(of="test_cancel_kills_what_ignores_term")
 @pytest.mark.mirrored
 def test_scancel_while_one_rank_ignores_term_leaves_nothing(slurm_door: Door, slurm: Cluster) -> None:
     run = start(slurm_door, STUBBORN, more="signals: {grace: 2s, restart_grace: 1s}")
@@ -183,7 +191,7 @@ def test_stop_lets_the_workers_save_and_ends_the_run_without_scancel(slurm_door:
     assert_left_slurm(slurm, run, "FAILED", "10:0")
 
 
-@pytest.mark.every_slurm
+@pytest.mark.mirrored
 def test_stop_with_requeue_saves_and_goes_on_in_the_next_allocation(slurm_door: Door, slurm: Cluster) -> None:
     write_job(slurm_door, SAVES_ON_NOTICE, nodes="2")
     waiting = slurm_door.start("submit", "job.yaml", "--wait")

@@ -154,6 +154,7 @@ def test_a_checkpointable_is_saved_when_slurm_preempts_it(
     assert_went_on(job)
 
 
+@pytest.mark.variant(of="test_a_training_longer_than_the_time_limit_finishes_over_requeues")
 @pytest.mark.mirrored
 def test_the_time_limit_requeues_a_checkpointable_in_time(executor: submitit.AutoExecutor, tmp_path: Path) -> None:
     executor.update_parameters(timeout_min=1, hpcelastic_signal_delay_s=50)

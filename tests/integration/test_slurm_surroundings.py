@@ -41,6 +41,7 @@ def start_one(door: Door, name: str) -> Run:
     return run
 
 
+@pytest.mark.variant(of="test_a_second_start_of_a_run_on_its_nodes_leaves_the_workers_of_the_first_alone")
 def test_two_runs_share_nodes_and_stopping_one_leaves_the_other_alone(slurm_door: Door, slurm: Cluster) -> None:
     write_job(
         slurm_door, DIES.replace("signal.pause()", "import time\nwhile not os.path.exists('finish'): time.sleep(0.1)")

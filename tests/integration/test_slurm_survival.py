@@ -30,6 +30,7 @@ pytestmark = pytest.mark.slurm
 Note = Callable[[str, object], None]
 
 
+@pytest.mark.variant(of="test_the_batch_host_loses_power_while_it_trains")
 @pytest.mark.parametrize(
     "node",
     [
@@ -138,6 +139,7 @@ def test_a_cut_off_node_kills_its_workers_and_joins_again_when_its_cable_is_heal
         training.assert_completed(slurm)
 
 
+@pytest.mark.variant(of="test_a_cut_off_node_kills_its_workers_and_joins_again_when_its_cable_is_healed")
 def test_a_node_that_is_cut_off_twice_is_left_out_of_the_attempts_after_that(
     slurm_door: Door, slurm: Cluster, record_property: Note
 ) -> None:
@@ -213,6 +215,7 @@ def test_too_few_nodes_end_the_run_by_name_when_the_silent_ones_had_their_time(
     assert_left_slurm(slurm, run, "FAILED", "7:0")
 
 
+@pytest.mark.variant(of="test_a_spare_takes_the_place_of_an_agent_that_was_killed")
 def test_a_spare_takes_the_place_of_a_lost_node_and_the_others_keep_their_ranks(
     slurm_door: Door, slurm: Cluster, record_property: Note
 ) -> None:

@@ -126,8 +126,8 @@ def test_a_node_whose_slurmd_died_works_no_more_when_the_requeued_job_does(
 @pytest.mark.parametrize(
     "seconds",
     [
-        15,
-        pytest.param(2, marks=pytest.mark.variant(of="test_a_job_that_slurm_suspends_and_resumes_goes_on")),
+        2,
+        pytest.param(15, marks=pytest.mark.variant(of="test_a_job_that_slurm_suspends_and_resumes_goes_on")),
     ],
 )
 def test_a_job_that_slurm_suspends_and_resumes_goes_on(slurm_door: Door, slurm: Cluster, seconds: float) -> None:

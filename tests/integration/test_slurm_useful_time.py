@@ -43,6 +43,7 @@ def has_reached(door: Door, attempt: int, step: int) -> bool:
     return any(line["attempt"] == attempt and line.get("step", 0) >= step for line in lines)
 
 
+@pytest.mark.variant(of="test_a_crash_repeated_steps_and_a_stall_are_told_apart")
 @pytest.mark.mirrored
 def test_a_crash_a_stall_and_a_requeue_are_told_apart(slurm_door: Door, slurm: Cluster) -> None:
     slurm_door.write("job.yaml", JOB)
