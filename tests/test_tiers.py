@@ -27,6 +27,7 @@ WHOLLY_VARIANTS = {
     "integration/test_slurm_hydra.py",
     "integration/test_slurm_snapshot.py",
     "integration/test_slurm_survival_surroundings.py",
+    "integration/test_slurm_useful_time.py",
     "integration/test_slurm_word.py",
     "integration/test_training.py",
     "integration/test_tutorials.py",

@@ -109,7 +109,7 @@ def start(door: Door) -> Iterator[Start]:
         kill_everything(run)
 
 
-@pytest.mark.variant(of="test_a_killed_agent_takes_its_workers_with_it_and_the_others_train_on")
+@pytest.mark.variant(of="test_the_batch_host_loses_power_while_it_trains")
 def test_the_others_go_on_if_an_agent_is_killed(start: Start) -> None:
     case = start("{min: 2, max: 4}")
     case.signal("local2", signal.SIGKILL)
@@ -227,7 +227,6 @@ def test_term_to_the_script_stops_a_run_whose_head_was_killed(start: Start) -> N
     case.run.assert_nothing_left()
 
 
-@pytest.mark.variant(of="test_a_spare_takes_the_place_of_a_lost_node_and_the_others_keep_their_ranks")
 def test_a_spare_takes_the_place_of_an_agent_that_was_killed(start: Start) -> None:
     case = start("3", more="spares: 1\n")
     assert case.wait_for_attempt(1) == ["local0", "local1", "local2"]
@@ -237,7 +236,7 @@ def test_a_spare_takes_the_place_of_an_agent_that_was_killed(start: Start) -> No
     case.assert_succeeds(attempts=2, node_losses=1, killed=("local1",))
 
 
-@pytest.mark.variant(of="test_a_spare_takes_the_place_of_a_lost_node_and_the_others_keep_their_ranks")
+@pytest.mark.variant(of="test_a_spare_takes_the_place_of_an_agent_that_was_killed")
 def test_a_spare_that_is_not_needed_costs_nothing_and_leaves_in_the_end(start: Start) -> None:
     case = start("2", more="spares: 2\n")
     case.assert_succeeds(attempts=1, node_losses=0)
@@ -246,7 +245,7 @@ def test_a_spare_that_is_not_needed_costs_nothing_and_leaves_in_the_end(start: S
     assert not any("error" in text for text in said), said
 
 
-@pytest.mark.variant(of="test_a_spare_takes_the_place_of_a_lost_node_and_the_others_keep_their_ranks")
+@pytest.mark.variant(of="test_a_spare_takes_the_place_of_an_agent_that_was_killed")
 def test_a_spare_that_is_killed_changes_nothing(start: Start) -> None:
     case = start("2", more="spares: 1\n")
     case.signal("local2", signal.SIGKILL)
@@ -254,7 +253,7 @@ def test_a_spare_that_is_killed_changes_nothing(start: Start) -> None:
     case.assert_succeeds(attempts=1, node_losses=0, killed=("local2",))
 
 
-@pytest.mark.variant(of="test_a_spare_takes_the_place_of_a_lost_node_and_the_others_keep_their_ranks")
+@pytest.mark.variant(of="test_a_spare_takes_the_place_of_an_agent_that_was_killed")
 def test_a_spare_becomes_a_node_of_the_run_after_the_head_was_killed(start: Start) -> None:
     case = start("2", more="spares: 1\n")
     case.signal("local0", signal.SIGKILL)

@@ -481,7 +481,7 @@ def test_cancel_ends_the_chained_job_too(slurm_door: Door, slurm: Cluster) -> No
     assert_over(run, "CANCELLED", 10)
 
 
-@pytest.mark.variant(of="test_a_run_that_is_preempted_twice_finishes_with_one_submit")
+@pytest.mark.variant(of="test_a_preempted_run_goes_on_however_slurm_preempts")
 def test_a_preempted_run_whose_batch_host_is_gone_is_started_again_by_an_agent(
     slurm_door: Door, slurm: Cluster
 ) -> None:

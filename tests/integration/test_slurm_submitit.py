@@ -108,7 +108,7 @@ def wait_until_counting(run: Run, attempt: int, *, ranks: int = 2) -> None:
     run.wait_until_started(attempt)
 
 
-@pytest.mark.variant(of="test_the_time_limit_requeues_a_checkpointable_in_time")
+@pytest.mark.variant(of="test_a_training_longer_than_the_time_limit_finishes_over_requeues")
 @pytest.mark.mirrored
 def test_a_checkpointable_is_requeued_at_submitits_signal_and_goes_on(
     executor: submitit.AutoExecutor, tmp_path: Path
@@ -140,7 +140,7 @@ def test_a_checkpointable_of_an_array_is_requeued_alone(executor: submitit.AutoE
     assert_went_on(jobs[0], requeues=0)
 
 
-@pytest.mark.variant(of="test_the_time_limit_requeues_a_checkpointable_in_time")
+@pytest.mark.variant(of="test_a_training_longer_than_the_time_limit_finishes_over_requeues")
 @pytest.mark.mirrored
 def test_a_checkpointable_is_saved_when_slurm_preempts_it(
     executor: submitit.AutoExecutor, slurm: Cluster, tmp_path: Path

@@ -38,7 +38,7 @@ Note = Callable[[str, object], None]
         pytest.param(
             "node3",
             id="member",
-            marks=pytest.mark.variant(of="test_a_killed_agent_takes_its_workers_with_it_and_the_others_train_on"),
+            marks=pytest.mark.variant(of="test_the_batch_host_loses_power_while_it_trains"),
         ),
     ],
 )

@@ -37,7 +37,7 @@ def write_job(door: Door) -> None:
     )
 
 
-@pytest.mark.variant(of="test_two_runs_share_nodes_and_stopping_one_leaves_the_other_alone")
+@pytest.mark.variant(of="test_a_second_start_of_a_run_on_its_nodes_leaves_the_workers_of_the_first_alone")
 def test_runs_that_were_started_in_the_same_second_live_side_by_side(door: Door) -> None:
     write_job(door)
     command = [*door.command, "submit", "job.yaml", "--wait"]
@@ -79,7 +79,7 @@ def test_runs_that_were_started_in_the_same_second_live_side_by_side(door: Door)
     assert all(path.name in listed for path in runs.iterdir())
 
 
-@pytest.mark.variant(of="test_two_runs_share_nodes_and_stopping_one_leaves_the_other_alone")
+@pytest.mark.variant(of="test_a_second_start_of_a_run_on_its_nodes_leaves_the_workers_of_the_first_alone")
 def test_the_end_of_one_run_is_not_the_others(door: Door) -> None:
     write_job(door)
     first = door.submit("job.yaml")
