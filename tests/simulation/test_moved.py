@@ -20,7 +20,7 @@ def test_the_notice_of_a_moved_limit_is_not_late_if_the_head_hears_of_it_when_it
 
 @pytest.mark.long
 @pytest.mark.parametrize(
-    "seeds", parts_of(SEEDS, check=1, test=6, of="test_no_rule_is_broken_by_a_limit_that_is_moved")
+    "seeds", parts_of(SEEDS, check=1, test=2, of="test_no_rule_is_broken_by_a_limit_that_is_moved")
 )
 def test_no_rule_is_broken_by_a_limit_that_is_moved(seeds: range) -> None:
     for seed in seeds:

@@ -8,7 +8,7 @@ from tests.simulation.draw_requeues import draw_requeues
 from tests.simulation.planted_kept import KEPT_BUGS, PlantedKept
 from tests.simulation.rules import BrokenRuleError
 from tests.simulation.world import SimulatedRun
-from tests.tiers import longer, parts_of
+from tests.tiers import parts_of, variants
 
 SEEDS = range(400)
 AGAIN_AND_AGAIN = "a damaged file is chosen again and again"  # it takes 20 s to see it
@@ -17,7 +17,7 @@ SEEN = {"a state is named by another attempt": 110, "checksums of files are igno
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("seeds", parts_of(SEEDS, check=10, test=60, of="test_no_rule_is_broken_where_jobs_go_on"))
+@pytest.mark.parametrize("seeds", parts_of(SEEDS, check=10, test=16, of="test_no_rule_is_broken_where_jobs_go_on"))
 def test_no_rule_is_broken_where_jobs_go_on(seeds: range) -> None:
     went_on = 0
     for seed in seeds:
@@ -42,6 +42,12 @@ def shows(seed: int, bug: str) -> bool:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("bug", [*(bug for bug in KEPT_BUGS if bug != AGAIN_AND_AGAIN), *longer(AGAIN_AND_AGAIN)])
+@pytest.mark.parametrize(
+    "bug",
+    [
+        *(bug for bug in KEPT_BUGS if bug != AGAIN_AND_AGAIN),
+        *variants(AGAIN_AND_AGAIN, of="test_a_planted_bug_of_kept_states_is_found"),
+    ],
+)
 def test_a_planted_bug_of_kept_states_is_found(bug: str) -> None:
     assert any(shows(seed, bug) for seed in (SEEN.get(bug, 2), *SEEDS)), f"no seed of {len(SEEDS)} shows that {bug}"

@@ -14,7 +14,7 @@ SEEDS = range(200)
 
 @pytest.mark.long
 @pytest.mark.parametrize(
-    "seeds", parts_of(SEEDS, check=1, test=20, of="test_no_rule_is_broken_by_failures_in_several_roles")
+    "seeds", parts_of(SEEDS, check=1, test=6, of="test_no_rule_is_broken_by_failures_in_several_roles")
 )
 def test_no_rule_is_broken_by_failures_in_several_roles(seeds: range) -> None:
     for seed in seeds:

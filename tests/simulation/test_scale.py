@@ -13,6 +13,7 @@ from hpc_elastic.membership.discovery import Dial
 from tests.simulation.file_system import DiskThread
 from tests.simulation.scenario import Fault, Role, Scenario
 from tests.simulation.world import SimulatedRun
+from tests.tiers import longer, variants
 
 AT = 20.0
 LONG = pytest.mark.long
@@ -49,12 +50,15 @@ def play_with_all_who_live(run: SimulatedRun, lost: int) -> float:
     ("nodes", "least", "lost", "lease_s"),
     [
         (32, 4, 10, 3.0),
-        pytest.param(64, 8, 28, 10.0, marks=pytest.mark.long),
-        pytest.param(64, 8, 1, 10.0, marks=pytest.mark.long),
-        pytest.param(64, 8, 56, 10.0, marks=pytest.mark.long),
-        pytest.param(64, 8, 28, 30.0, marks=pytest.mark.long),
-        pytest.param(128, 64, 32, 10.0, marks=pytest.mark.long),
-        pytest.param(256, 64, 128, 10.0, marks=pytest.mark.long),
+        *longer((64, 8, 28, 10.0)),
+        *variants(
+            (64, 8, 1, 10.0),
+            (64, 8, 56, 10.0),
+            (64, 8, 28, 30.0),
+            (128, 64, 32, 10.0),
+            (256, 64, 128, 10.0),
+            of="test_a_lost_rack_with_the_head_in_it_costs_its_own_nodes_and_no_others",
+        ),
     ],
 )
 def test_a_lost_rack_with_the_head_in_it_costs_its_own_nodes_and_no_others(
@@ -72,7 +76,14 @@ def test_racks_that_are_lost_one_after_the_other_cost_their_own_nodes_and_no_oth
 
 
 @LONG
-@pytest.mark.parametrize("stall", [0.2, 0.5, 0.7, 0.75, 0.8, 0.9, 1.0])
+@pytest.mark.parametrize(
+    "stall",
+    [
+        0.2,
+        0.75,
+        *variants(0.5, 0.7, 0.8, 0.9, 1.0, of="test_a_head_of_many_that_stands_still_within_its_lease_loses_nobody"),
+    ],
+)
 def test_a_head_of_many_that_stands_still_within_its_lease_loses_nobody(stall: float) -> None:
     run = a_large_run(64, 32, Fault(what="pause", node=0, at=AT, lasts_s=10.0 * stall))
     run.play()
@@ -83,7 +94,15 @@ def test_a_head_of_many_that_stands_still_within_its_lease_loses_nobody(stall: f
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("stall", [1.1, 1.3, 1.6, 2.0])
+@pytest.mark.parametrize(
+    "stall",
+    [
+        1.3,
+        *variants(
+            *(1.1, 1.6, 2.0), of="test_a_head_of_many_that_stands_still_beyond_its_lease_is_the_only_one_that_is_lost"
+        ),
+    ],
+)
 def test_a_head_of_many_that_stands_still_beyond_its_lease_is_the_only_one_that_is_lost(stall: float) -> None:
     play_with_all_who_live(a_large_run(64, 32, Fault(what="pause", node=0, at=AT, lasts_s=10.0 * stall)), 1)
 
