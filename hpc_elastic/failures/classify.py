@@ -210,7 +210,9 @@ def _own_chain(evidence: FailureEvidence) -> tuple[Raised, ...]:
     if own is not None:  # the tracebacks behind it are quoted in its text
         return (*own[:-1], replace(own[-1], text=evidence.message.partition(": ")[2]))
     name, _, text = evidence.message.partition(": ")
-    written = Raised(type_name=evidence.exception_type or name.strip() or "an exception without a name", text=text)
+    written = Raised(
+        type_name=evidence.exception_type.strip(". ") or name.strip(". ") or "an exception without a name", text=text
+    )
     return (*chain[:-1], written) if chain else (written,)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from hpc_elastic.errors import ExitCode
 from hpc_elastic.membership.actions import Action, Log, Note, SendToMember
 from hpc_elastic.membership.messages import Join, Refused, Welcome
+from hpc_elastic.membership.node_news import LATE, Arrivals
 from hpc_elastic.membership.roster import Roster
 
 CLOCKS_DIFFER_S = 2.0  # a Join may be under way, or wait for the head's loop, for a second
@@ -16,7 +17,9 @@ def why_not(roster: Roster, join: Join) -> Refused | None:
     return None if reason is None else Refused(reason=reason, exit_code=int(ExitCode.SETUP))
 
 
-def admit(roster: Roster, join: Join, now: float, *, welcome: Welcome, attempt: int) -> list[Action]:
+def admit(
+    roster: Roster, join: Join, now: float, *, welcome: Welcome, attempt: int, arrivals: Arrivals
+) -> list[Action]:
     """Add an agent that is not refused to the roster.
 
     An agent that comes late and cannot take part is sent away: the others go on without it already.
@@ -31,9 +34,9 @@ def admit(roster: Roster, join: Join, now: float, *, welcome: Welcome, attempt: 
     if join.unhealthy is not None:
         actions += health_news(join.node, join.unhealthy, attempt)
     if welcome.is_late:
-        text = f"{join.node} joined late and waits for the next attempt"
+        text = f"{join.node} {LATE.of_one}"
         note = Note(name="node.parked", message=text, attempt=attempt, metadata={"node": join.node})
-        actions += [Log(text=text), note]
+        actions += [*arrivals.one(join.node, LATE, now), note]
     return actions
 
 

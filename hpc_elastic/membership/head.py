@@ -421,7 +421,7 @@ class Head:
         if ended := self._settle_losses(now) or self._settle_silent_ends(now):
             return ended
         told = [
-            *self._members.tell_back(),
+            *self._members.arrivals.others(),
             *self._news.tell(self.attempt),
             *self.gathering.left_behind(),
             *self._judge.counts_losses(),

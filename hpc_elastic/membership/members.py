@@ -9,12 +9,11 @@ from hpc_elastic.membership.job_end import JobEnd
 from hpc_elastic.membership.leases import Leases
 from hpc_elastic.membership.losses import Losses
 from hpc_elastic.membership.messages import Dropped, Join, Stop, StopManner, Welcome
-from hpc_elastic.membership.roster import Roster, RosterEntry, name_some
+from hpc_elastic.membership.node_news import BACK, Arrivals
+from hpc_elastic.membership.roster import Roster, RosterEntry
 from hpc_elastic.membership.rounds import HeadSettings, starting_roles
 from hpc_elastic.membership.succession import Succession
 from hpc_elastic.rundir.records import World
-
-TOLD_ONE_BY_ONE = 3  # nodes that are back: after a stall of the head they may be thousands
 
 
 class Members:
@@ -40,7 +39,7 @@ class Members:
         self._has_fenced = False  # members with workers were told to kill them
         self._has_gathered = False  # members were told that this head only gathers
         self._newcomers: set[str] = set()  # nodes that joined while a world was at work
-        self._back: list[str] = []  # lost nodes that have joined in this round
+        self.arrivals = Arrivals()
 
     def admit(self, join: Join, now: float, *, is_late: bool, attempt: int) -> list[Action]:
         """Add an agent that is not refused; one that comes late and cannot take part is sent away instead."""
@@ -50,7 +49,7 @@ class Members:
             is_late=is_late,
             gathers=self.gathering.succession is not None,
         )
-        actions = admit(self.roster, join, now, welcome=welcome, attempt=attempt)
+        actions = admit(self.roster, join, now, welcome=welcome, attempt=attempt, arrivals=self.arrivals)
         member = self.roster.get(join.node)
         if member is None:
             return actions
@@ -63,16 +62,8 @@ class Members:
             text = f"{join.node} is back"
             note = Note(name="node.returned", message=text, attempt=attempt, metadata={"node": join.node})
             # One line for each join: a node whose link drops messages may lose its head and return every 0.3 s.
-            self._back += [] if is_late else [join.node]
-            is_told = not is_late and len(self._back) <= TOLD_ONE_BY_ONE
-            actions += [Log(text=text), note] if is_told else [note]
+            actions += [note] if is_late else [*self.arrivals.one(join.node, BACK, now), note]
         return actions
-
-    def tell_back(self) -> list[Action]:
-        """Return the line about those nodes that are back in this round, of which no line of their own was printed."""
-        nodes = [*dict.fromkeys(self._back[TOLD_ONE_BY_ONE:])]
-        self._back.clear()
-        return [Log(text=f"{name_some(nodes)} {'are' if len(nodes) > 1 else 'is'} back")] if nodes else []
 
     def dismiss(self, join: Join, now: float) -> list[Action] | None:
         """Send an unfit node away; return None if too few nodes would remain, or if it is the head's own node."""

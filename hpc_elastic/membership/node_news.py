@@ -1,9 +1,57 @@
-"""Tells what is odd about the nodes of a round, one line for many nodes, before their workers start."""
+"""Tells of nodes that join, and what is odd about those of a round: one line for many nodes."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from hpc_elastic.membership.actions import Action, Log, Note
 from hpc_elastic.membership.roster import Roster, name_some
+
+TOLD_ONE_BY_ONE = 3
+CROWD_S = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class Arrival:
+    """A way to join, in words: of one node, and of several."""
+
+    of_one: str
+    of_many: str
+
+
+BACK = Arrival("is back", "are back")
+LATE = Arrival("joined late and waits for the next attempt", "joined late")
+
+
+class Arrivals:
+    """The nodes that join one after the other: after a stall of the head they may be thousands within a second.
+
+    The first few of a crowd have a line each, and all others one line together when the next attempt opens.
+    """
+
+    def __init__(self) -> None:
+        self._began = -CROWD_S
+        self._count = 0
+        self._untold: dict[Arrival, list[str]] = {}
+
+    def one(self, node: str, how: Arrival, now: float) -> list[Action]:
+        """Return the log line of a node that has joined; none if many have within the last seconds."""
+        if now - self._began >= CROWD_S:
+            self._began, self._count = now, 0
+        self._count += 1
+        if self._count <= TOLD_ONE_BY_ONE:
+            return [Log(text=f"{node} {how.of_one}")]
+        self._untold.setdefault(how, []).append(node)
+        return []
+
+    def others(self) -> list[Action]:
+        """Return the log lines of those that have had none."""
+        untold, self._untold = self._untold, {}
+        lines: list[Action] = []
+        for how, joined in untold.items():
+            nodes = [*dict.fromkeys(joined)]  # one may have joined more than once
+            lines.append(Log(text=f"{name_some(nodes)} {how.of_many if len(nodes) > 1 else how.of_one}"))
+        return lines
 
 
 class RoundNews:

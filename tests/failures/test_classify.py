@@ -684,3 +684,10 @@ RuntimeError: no
     frame = innermost_of_user(chain, chain[-1])
     assert frame is not None
     assert frame.file == "/home/ada/train.py"
+
+
+@pytest.mark.parametrize("name", [".", "..", ""])
+def test_an_exception_whose_name_says_nothing_has_a_message_nevertheless(name: str) -> None:
+    found = classify(FailureEvidence(written_by="bootstrap", exception_type=name))
+    assert found.failure_class is FailureClass.EXCEPTION or not name
+    assert found.message

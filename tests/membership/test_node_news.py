@@ -94,3 +94,20 @@ def test_many_nodes_that_are_back_at_once_are_told_in_one_line() -> None:
     named = ", ".join(f"node{number}" for number in range(4, 4 + NODES_NAMED))
     assert back[3:] == [f"{named} and {39 - 3 - NODES_NAMED} more are back"]
     assert len([note for note in of_kind(actions, Note) if note.name == "node.returned"]) == 39
+
+
+def test_many_nodes_that_join_late_at_once_have_a_line_together_when_the_next_attempt_opens() -> None:
+    script = HeadScript(40, min_nodes=2, max_nodes=40, join_timeout_s=10)
+    actions = [*script.join(0, 1), *script.pass_time(20)]
+    the_claim(actions)
+    actions = [*script.claimed(), *script.join(*range(2, 40))]
+    late = [f"node{number} joined late and waits for the next attempt" for number in (2, 3, 4)]
+    assert [line for line in logs(actions) if "late" in line] == late
+    assert len([note for note in of_kind(actions, Note) if note.name == "node.parked"]) == 38
+    script.pass_time(10)
+    script.lose(39)
+    assert "node39 joined late and waits for the next attempt" in logs(script.join(39))
+    script.fail(0)
+    actions = [*script.stopped(0), *script.stopped(1), *script.pass_time(20)]
+    named = ", ".join(f"node{number}" for number in range(5, 5 + NODES_NAMED))
+    assert [line for line in logs(actions) if "late" in line] == [f"{named} and {35 - NODES_NAMED} more joined late"]
