@@ -26,13 +26,15 @@ import zlib
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 
+from hpc_elastic.aligned_memory import HUGE, fill_with_huge_pages
+
 VARIABLE = "HPC_ELASTIC_STATE"  # OWN:NODE:WORLD, two descriptors and `world_name`; of `command:` entrypoints only
 MEMORY_NAME = "hpc-elastic-state"
 SLOTS = 4
 KEPT_COPIED = 2  # the newest states that are copied to another node are not overwritten
 SLOT_STRIDE = 1 << 40
 CONTROL_BYTES = 4096
-GROWS_BY = 2 * 1024 * 1024  # the size of a slot is a multiple of it
+GROWS_BY = HUGE  # the size of a slot is a multiple of it: huge pages take no more memory than small ones
 KEPT_FREE = 0.02  # of the memory: what is left free
 LARGEST_SEQUENCE = 2**62
 LARGEST_STEP = 2**63 - 1  # a number of 64 bits
@@ -228,18 +230,20 @@ def choose_slot(
 
 
 def reserve_slot(descriptor: int, slot: int, size: int) -> None:
-    """Have memory behind the first `size` bytes of a slot, a multiple of `GROWS_BY`.
+    """Have memory behind the first `size` bytes of a slot, a multiple of `GROWS_BY`, in huge pages where these are to be had.
 
     Raises:
         OSError: there is none.
     """
-    end = slot_offset(slot) + size
-    if os.fstat(descriptor).st_size < end:
-        os.ftruncate(descriptor, end)
+    begin, end = slot_offset(slot), slot_offset(slot) + size
+    if os.fstat(descriptor).st_size < end + HUGE:  # what follows takes no memory; `map_aligned` needs it
+        os.ftruncate(descriptor, end + HUGE)
+    with contextlib.suppress(OSError, ValueError):
+        fill_with_huge_pages(descriptor, size, begin)
     # Piece by piece: older kernels end a call at any signal, and Python begins it anew, for ever if there is a
     # timer that strikes before it is done.
-    for begin in range(slot_offset(slot), end, GROWS_BY):
-        os.posix_fallocate(descriptor, begin, GROWS_BY)
+    for offset in range(begin, end, GROWS_BY):
+        os.posix_fallocate(descriptor, offset, GROWS_BY)
 
 
 @contextlib.contextmanager

@@ -15,7 +15,6 @@ A process that was forked from the rank, such as one that loads data, has no mem
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import mmap
 import os
 import sys
@@ -24,6 +23,7 @@ import zlib
 from collections.abc import Collection, Sequence
 from typing import Any
 
+from hpc_elastic.aligned_memory import MADV_POPULATE_READ, MADV_POPULATE_WRITE, address_of, advise, map_aligned
 from hpc_elastic.cgroup_memory import MemoryRoom, read_room
 from hpc_elastic.state_memory import (
     ALLOCATED,
@@ -69,7 +69,6 @@ from hpc_elastic.state_memory import (
 from hpc_elastic.worker.state_encoding import Encoded, StateError, decode_state, encode_state
 
 INSIDE = "hpc-elastic: memory: no state is kept for the ranks of a launcher inside the worker's command"
-_POPULATE_WRITE = 23  # MADV_POPULATE_WRITE, Linux 5.14
 _MIB = 1024 * 1024
 
 _state: RankState | None = None
@@ -92,7 +91,7 @@ class RankState:
         self._own, self._node = own, node
         self._numbers = map_control(own)
         self._numbers[PID] = os.getpid()
-        self._maps: dict[int, tuple[mmap.mmap, int]] = {}  # by slot: the mapping, and its address
+        self._maps: dict[int, memoryview] = {}  # by slot
         self._checks: dict[int, threading.Thread] = {}
         self._lock = threading.RLock()
         self._is_saving = False
@@ -109,7 +108,9 @@ class RankState:
         sequence, length, step = header[SEQUENCE], header[LENGTH], header[STEP]
         if not sequence:
             raise StateError("memory.load: the state was overwritten; call it before this attempt's second save")
-        state = decode_state(memoryview(mmap.mmap(descriptor, length, offset=slot_offset(slot))))
+        memory = map_aligned(descriptor, -(-length // GROWS_BY) * GROWS_BY, slot_offset(slot))
+        advise(memory, MADV_POPULATE_READ)  # on an older kernel the copy touches each page
+        state = decode_state(memory[:length])
         if header[SEQUENCE] != sequence:  # a rank of this node has saved twice before this one has read
             raise StateError(f"memory.load: step {step} was overwritten meanwhile; call it before the first save")
         return state, step
@@ -158,7 +159,7 @@ class RankState:
         header[IS_REPLICATED], header[ORDINAL] = is_replicated, self._saves
         header[CHECK] = header_check(header, sequence)
         header[SEQUENCE] = sequence
-        memory = memoryview(self._maps[slot][0])[: encoded.length]
+        memory = self._maps[slot][: encoded.length]
         check = threading.Thread(
             target=_check, args=(memory, header, sequence), name="hpc-elastic-checksum", daemon=True
         )
@@ -268,15 +269,14 @@ class RankState:
         header = slot_header(self._numbers, slot)
         if length > header[ALLOCATED]:
             self._grow(slot, length)
-        if slot not in self._maps or len(self._maps[slot][0]) != header[ALLOCATED]:
+        if slot not in self._maps or len(self._maps[slot]) != header[ALLOCATED]:
             try:
-                memory = mmap.mmap(self._own, header[ALLOCATED], offset=slot_offset(slot))
+                memory = map_aligned(self._own, header[ALLOCATED], slot_offset(slot))
             except (OSError, ValueError) as error:  # RLIMIT_AS, RLIMIT_NOFILE
                 raise _DoesNotFitError(f"{_mebibytes(header[ALLOCATED])} could not be mapped: {error}") from error
-            with contextlib.suppress(OSError):  # an older kernel: the first save touches each page
-                memory.madvise(_POPULATE_WRITE)
-            self._maps[slot] = memory, ctypes.addressof(ctypes.c_char.from_buffer(memory))
-        return self._maps[slot][1]
+            advise(memory, MADV_POPULATE_WRITE)  # on an older kernel the first save touches each page
+            self._maps[slot] = memory
+        return address_of(self._maps[slot])
 
     def _grow(self, slot: int, length: int) -> None:
         wanted = self._check_growth(slot, length)

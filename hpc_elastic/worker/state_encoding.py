@@ -17,11 +17,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from hpc_elastic.aligned_memory import populate
+
 LENGTH_BYTES = 8
 DEEPEST = 100  # levels of a state
 SHOWN = 100  # characters of the path to a level that is too deep
 MOST_BITS = 8192
 SHORT_BYTES = 256  # longer ones go beside the tensors
+COPIED_AT_ONCE = 2 * 1024 * 1024  # what the kernel has cleared of new memory is in a cache still when it is written
 _EXPECTED = "expected dicts, lists, tuples, tensors, numpy arrays, numbers, strings, bytes or None"
 
 # safetensors' names of types; a type that it has no name for is stored as bytes, and the tree says what it is.
@@ -281,8 +284,11 @@ def _decode_tensor(spans: Mapping[str, memoryview], name: str, dtype: str, shape
     size = tensor.numel() * tensor.element_size()
     if size != len(span):
         raise ValueError(f"{name} has {len(span)} bytes, not {size}")
-    if size:
-        ctypes.memmove(tensor.data_ptr(), _address_of(span), size)
+    source, target = (_address_of(span), tensor.data_ptr()) if size else (0, 0)
+    for begin in range(0, size, COPIED_AT_ONCE):
+        length = min(COPIED_AT_ONCE, size - begin)
+        populate(target + begin, length)
+        ctypes.memmove(target + begin, source + begin, length)
     return tensor
 
 

@@ -212,8 +212,9 @@ class Rules:
         spent, paid = claim.spend.restarts, before.spend.restarts if before else 0
         require(spent <= scenario.max_restarts, f"{spent} restarts of {scenario.max_restarts} are spent")
         require(spent >= paid, f"attempt {number} gets {paid - spent} restarts back")
-        is_loss = bool(witness.kinds & LOSING)
-        require(spent > paid or not before or is_loss, f"attempt {number} is not paid for")
+        charges = [each.is_charged for each in witness.incidents if before and each.attempt == before.attempt]
+        is_free = bool(witness.kinds & LOSING) or (bool(charges) and not any(charges))
+        require(spent > paid or not before or is_free, f"attempt {number} is not paid for")
         failures = len(witness.keys())
         require(spent <= failures, f"{spent} restarts are spent for {failures} failures")
         lost, counted = claim.spend.node_losses, before.spend.node_losses if before else 0

@@ -70,6 +70,7 @@ class NodeStates:
         wanted = assign.state
         if wanted is None:
             return None
+        self._check(wanted)
         sources = [0] if self._is_replicated else list(range(assign.workers))
         slots = [self._slots.get(source, []) for source in sources]
         whose = (shared_place(assign.role), self._shared) if self._is_replicated else (part_of(assign), self._part)
@@ -156,17 +157,32 @@ class NodeStates:
 
     def verify(self) -> tuple[HeldState, ...]:
         """As `RankStates.verify`."""
+        for state in sorted(self._held(), key=lambda each: each.version, reverse=True):
+            self._check(state.version)
+            if state in self._held():
+                break
+        return self._held() + self.copies.held()
+
+    def _held(self) -> tuple[HeldState, ...]:
+        return self._in_all(list(self._slots.values()))
+
+    def _check(self, version: StateVersion) -> None:
+        """As `RankStates._check`: what is damaged of a version is forgotten."""
         for slots in self._slots.values():
-            slots[:] = [None if each is not None and self._is_found_damaged(each) else each for each in slots]
-        return self._in_all(list(self._slots.values())) + self.copies.held()
+            for slot, each in enumerate(slots):
+                if each is not None and each.version == version and self._is_found_damaged(each):
+                    slots[slot] = None
 
     def _is_found_damaged(self, saved: Saved) -> bool:
         return saved.is_damaged
 
     def truth(self) -> tuple[HeldState, ...]:
-        """What all local ranks hold undamaged, whether or not anybody has looked."""
-        slots_of_ranks = self._slots.values()
-        return self._in_all([[each for each in slots if each and not each.is_damaged] for slots in slots_of_ranks])
+        """What all local ranks hold, whether or not anybody has looked at the newest of it, which is undamaged."""
+        slots = [{each.version: each for each in slots if each is not None} for slots in self._slots.values()]
+        found = sorted(self._held(), key=lambda each: each.version)
+        while found and any(each[found[-1].version].is_damaged for each in slots if found[-1].version in each):
+            found.pop()
+        return tuple(found)
 
     def _in_all(self, slots_of_ranks: Iterable[Iterable[Saved | None]]) -> tuple[HeldState, ...]:
         held = [{each.version for each in slots if each is not None} for slots in slots_of_ranks]

@@ -19,13 +19,17 @@ SLOW_S = 3.0  # between what an agent does and what a head that is slow makes of
 
 @dataclass(frozen=True)
 class Incident:
-    """A failure that is to be answered by a restart: of a worker, or of a store host (`rank` is None)."""
+    """A failure that is to be answered by a restart: of a worker, or of a node (`rank` is None).
+
+    The store host of a node has ended, or its state is damaged, which costs no restart: then it is not `is_charged`.
+    """
 
     role: str
     attempt: int
     node: str
     rank: int | None
     moment: float
+    is_charged: bool = True
 
 
 @dataclass
@@ -70,6 +74,11 @@ class Witness:
         if policies[agent.role] == "ignore" and "restart_all" not in policies.values():
             return
         self.incidents.append(Incident(agent.role, assign.attempt, agent.name, None, self.run.clock.now))
+
+    def lacks_state(self, agent: Agent, assign: Assign) -> None:
+        """The state that its workers were to begin with is damaged: the next attempt begins with another one."""
+        now = self.run.clock.now
+        self.incidents.append(Incident(agent.role, assign.attempt, agent.name, None, now, is_charged=False))
 
     def ended(self, agent: Agent, worker: Worker, exitcode: int, *, is_stopped: bool) -> None:
         self.run.is_dirty = True
@@ -126,7 +135,8 @@ class Witness:
 
     def keys(self) -> set[tuple[str, int]]:
         """The failures as they are paid for: once for everything that one restart answers."""
-        return {(self.group(incident.role), incident.attempt) for incident in self.incidents}
+        charged = (incident for incident in self.incidents if incident.is_charged)
+        return {(self.group(incident.role), incident.attempt) for incident in charged}
 
     def is_budget_over(self) -> bool:
         """Whether one more failure can end the run."""

@@ -131,6 +131,7 @@ class Workers:
             raise StartFailedError(self.orders()[0], "it cannot be started", is_passing=False)
         if not self._agent.guard.has_expired:  # each worker looks itself
             if self.states.fetch(assign) is not None:
+                self._run.witness.lacks_state(self._agent, assign)
                 raise StateNotHereError("the file is damaged")
             self._spawn(assign)
 

@@ -240,6 +240,22 @@ def test_a_damaged_state_is_forgotten_and_one_line_says_so(offset: int, node: No
 
 
 @pytest.mark.long
+def test_the_older_state_is_read_only_if_the_newest_is_damaged(node: Node) -> None:
+    node.run_both("from hpc_elastic import memory\nfor step in (1, 2): memory.save(step, bytes(2 << 20))\n" + WAIT)
+    newest, older = read_slots(map_control(node.files[1].own))
+    os.pwrite(node.files[1].own, b"X", slot_offset(older.slot) + 3000)
+    assert node.states.verify() == held((1, 2), (1, 1))
+    assert node.said == []
+    os.pwrite(node.files[1].own, b"X", slot_offset(newest.slot) + 3000)
+    assert node.states.verify() == ()
+    assert [line.split(" in memory")[0] for line in node.said] == [
+        "rank 3: its state of step 2",
+        "rank 3: its state of step 1",
+        "there is no step",
+    ]
+
+
+@pytest.mark.long
 def test_an_old_checksum_is_not_taken_for_that_of_a_new_state(node: Node) -> None:
     """The agent has cleared the slot meanwhile, and the new state has the number that the old one had."""
     node.run_both(save(1) + WAIT)
