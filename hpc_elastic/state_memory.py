@@ -230,7 +230,7 @@ def choose_slot(
 
 
 def reserve_slot(descriptor: int, slot: int, size: int) -> None:
-    """Have memory behind the first `size` bytes of a slot, a multiple of `GROWS_BY`, in huge pages where these are to be had.
+    """Have memory behind the first `size` bytes of a slot, a multiple of `GROWS_BY`, in huge pages if it can have them.
 
     Raises:
         OSError: there is none.
