@@ -258,9 +258,9 @@ class Journal:
         remove_saves(self._layout, but=folder)
         return None
 
-    def remove_incomplete_saves(self) -> None:
-        """Remove what is left of saves that were given up."""
-        remove_incomplete_saves(self._layout)
+    def remove_incomplete_saves(self, request: str | None = None) -> None:
+        """Remove what is left of a request for a save that was given up; None: of all of them."""
+        remove_incomplete_saves(self._layout, request=request)
 
     def keep_states(self, ended: int, latest: int) -> None:
         """Have the training states that were written after one attempt count as those after a later one."""
@@ -413,7 +413,18 @@ class Journal:
 
     def note(self, note: Note, time_ns: int) -> None:
         """Append an event to this node's file; `time_ns` is when it happened, not when it is written."""
-        event = Event(
+        self.append_events([self._event(note, time_ns)])
+
+    def answer(self, note: Note, time_ns: int) -> None:
+        """Append an event that a person waits for.
+
+        Raises:
+            RunDirectoryError: it cannot be written.
+        """
+        append_line(self._layout.events(self._place.node), to_json(self._event(note, time_ns)))
+
+    def _event(self, note: Note, time_ns: int) -> Event:
+        return Event(
             time_ns=time_ns,
             run=self._plan.run,
             node=self._place.node,
@@ -423,7 +434,6 @@ class Journal:
             message=note.message,
             metadata=dict(note.metadata),
         )
-        self.append_events([event])
 
     def append_events(self, events: Sequence[Event]) -> None:
         """Append events to this node's file; they are lost if the run directory cannot be written."""
