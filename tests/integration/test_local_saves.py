@@ -129,6 +129,7 @@ def test_a_hanging_disk_delays_only_the_answer(door: Door) -> None:
     run.assert_records_valid()
 
 
+@pytest.mark.variant(of="test_a_hanging_disk_delays_only_the_answer")
 def test_a_run_ends_while_the_disk_still_hangs(door: Door) -> None:
     hanging(door)
     run, folder = train(door, nodes="2", workers=1, site="local", more=USES)
@@ -139,6 +140,7 @@ def test_a_run_ends_while_the_disk_still_hangs(door: Door) -> None:
     assert left_in(run) == []
 
 
+@pytest.mark.variant(of="test_a_hanging_disk_delays_only_the_answer")
 def test_a_killed_rank_gives_the_save_up_and_the_next_attempt_goes_on(door: Door) -> None:
     disk = hanging(door)
     run, folder = train(door, nodes="2", workers=1, site="local", more=USES)
@@ -212,6 +214,7 @@ def test_a_request_just_as_the_run_ends_is_answered(door: Door) -> None:
     assert len({name.split("/")[0] for name in left_in(run)}) <= 1
 
 
+@pytest.mark.variant(of="test_another_run_goes_on_from_a_state_that_is_saved_while_the_first_goes_on")
 def test_a_save_with_copies_on_other_nodes_begins_another_run(door: Door) -> None:
     run, folder = train(door, nodes="2", workers=1, site="local", more="state: {replicas: 1}")
     wait_until_saved(run, folder, 1, 2)
@@ -232,6 +235,7 @@ def test_a_save_with_copies_on_other_nodes_begins_another_run(door: Door) -> Non
     assert weights[0] == weights[1]
 
 
+@pytest.mark.variant(of="test_another_run_goes_on_from_a_state_that_is_saved_while_the_first_goes_on")
 @pytest.mark.parametrize("options", [(), ("--replicated",)], ids=["each-rank", "replicated"])
 def test_another_world_size_begins_only_with_a_state_that_is_the_same_on_all_ranks(
     door: Door, options: tuple[str, ...]
@@ -249,6 +253,7 @@ def test_another_world_size_begins_only_with_a_state_that_is_the_same_on_all_ran
     end(again, other, 3)
 
 
+@pytest.mark.variant(of="test_a_full_disk_is_named_and_the_next_save_is_complete")
 def test_the_answer_comes_when_a_disk_that_is_full_for_everything_has_room_again(door: Door) -> None:
     path, until = PART.format(rank=0), str(door.folder / "answers")
     disk = Disk(door, "local0", path=path, errno=errno.ENOSPC, until=until, spreads=True)
@@ -327,6 +332,7 @@ def test_roles_that_restart_alone_are_saved_each_at_its_own_step(door: Door) -> 
         assert training.wait_until_over()["state"] == "SUCCEEDED", training.story()
 
 
+@pytest.mark.variant(of="test_roles_that_restart_alone_are_saved_each_at_its_own_step")
 def test_a_role_that_saves_nothing_is_named_when_the_time_is_over(door: Door) -> None:
     (door.folder / "first").mkdir()
     (door.folder / "first" / "learner-saves-nothing").touch()
