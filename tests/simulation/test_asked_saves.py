@@ -68,3 +68,43 @@ def test_a_stop_that_does_not_end_the_pins_of_a_lost_head_is_found() -> None:
 
     with pytest.raises(BrokenRuleError, match="asked for before"):
         play_all()
+
+
+def test_a_save_does_not_count_where_the_allocation_goes_on_under_another_head() -> None:
+    """Both nodes of the world die with what they hold, and their spare begins as it would if it had been the head."""
+    role = Role(name="trainer", restart="restart_all", nodes_min=1, nodes_max=2, workers=(2,), work_s=60.0)
+    faults = (
+        Fault(what="ask_save", at=10.0, lasts_s=60.0),
+        Fault(what="kill_agent", node=0, at=20.0),
+        Fault(what="kill_agent", node=1, at=20.001),
+    )
+    run = SimulatedRun(
+        Scenario(
+            seed=1,
+            roles=(role,),
+            nodes=3,
+            lease_s=3.0,
+            keeps_every_s=0.2,
+            are_replicated=True,
+            rejoin="immediately",
+            faults=faults,
+        )
+    )
+    run.play()
+    assert run.asked_saves.saved == 1
+    assert len(run.disk.claims) == 2
+    assert run.disk.claims[2].states == ()
+
+
+def test_only_a_head_that_has_opened_an_attempt_answers() -> None:
+    """Two of three nodes cannot reach the head, which has asked them, and gather for another one."""
+    for seed in range(10):
+        role = Role(name="trainer", restart="restart_all", nodes_min=1, nodes_max=3, workers=(1,), work_s=60.0)
+        faults = (
+            Fault(what="unreachable", side=(0, 2), phase="running", at=0.072, lasts_s=8.0),
+            Fault(what="ask_save", at=3.0 + 0.2 * seed, lasts_s=0.5),
+        )
+        scenario = Scenario(
+            seed=seed, roles=(role,), nodes=3, join_timeout_s=5.0, disk_s=(0.001,), keeps_every_s=1.0, faults=faults
+        )
+        SimulatedRun(scenario).play()

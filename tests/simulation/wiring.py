@@ -162,9 +162,9 @@ class SimulatedJournal(Journal):
         with contextlib.suppress(OSError):
             _thread().ask(lambda: self._agent.run.asked_saves.remove(request), is_write=True)
 
-    def kept_states(self, ended: int) -> tuple[KeptState, ...]:
+    def kept_states(self, ended: int, *, is_over: bool = True) -> tuple[KeptState, ...]:
         self._agent.run.asked_saves.remove(None)
-        return self._agent.run.kept.read(ended)
+        return self._agent.run.kept.read(ended, with_saves=is_over)
 
     def keep_states(self, ended: int, latest: int) -> None:
         self._agent.run.kept.rename(ended, latest)
@@ -291,8 +291,13 @@ class Here(LocalMember):
 
     def _do(self, step: Callable[[float], list[Action]]) -> None:
         contracts = self._agent.run.contracts
+
+        def stepped(now: float) -> list[Action]:
+            self._agent.run.reports.steps(self._agent)
+            return step(now)
+
         contracts.calls(self._agent, self._member)
-        super()._do(step)
+        super()._do(stepped)
         contracts.called(self._agent, self._member)
 
     def received(self, message: Message) -> None:

@@ -55,6 +55,7 @@ class StateSaves:
         say: Callable[[str], None],
     ) -> None:
         self._head = head
+        self._attempts = head.attempt  # that others have opened
         self._journal = journal
         self._disk = disk
         self._send = send
@@ -69,6 +70,8 @@ class StateSaves:
     def asked(self, request: Request) -> None:
         """Begin a save, or say why there can be none now."""
         world = self._head.running
+        if world is None and 0 < self._head.attempt == self._attempts:
+            return  # the head before this one may be at work still, and is asked as well
         if self._save is not None or world is None:
             self._tell_failed(request, NO_WORKERS if self._save is None else BUSY)
             return

@@ -222,15 +222,20 @@ class Journal:
         told = [each.charged for each in self._requests() if each.kind == "requeue" and each.charged is not None]
         return history_after(latest, told[-1] if told else None)
 
-    def kept_states(self, ended: int) -> tuple[KeptState, ...]:
+    def kept_states(self, ended: int, *, is_over: bool = True) -> tuple[KeptState, ...]:
         """Return the training states that were written after this attempt, and remove older ones, which do not count.
 
         Before the first attempt they are those of the run that the job names, if it names one.
+
+        Args:
+            ended: the attempt.
+            is_over: its allocation is over. If it goes on under another head, what a person had written in it does not
+                count, as it would not if the head were the same: the script may have newer states on disk.
         """
         other = self._plan.state.load_from
         try:
             if ended or other is None:
-                found, why = read_kept(self._layout, ended), self._why_incomplete(ended)
+                found, why = read_kept(self._layout, ended, with_saves=is_over), self._why_incomplete(ended)
             else:
                 found, why = read_kept_elsewhere(RunLayout(other)), why_nothing_kept(RunLayout(other))
         except RunDirectoryError as error:
