@@ -1,9 +1,9 @@
 """A Python whose file system fails once: `python faulty_disk.py PROGRAM ARGUMENT...` runs a program of ours in it.
 
-`fault.json` beside it says on which `node` of the local backend, at which `operation` on which `path` (a pattern) below
-`root`, with which `errno`, and whether `after` the operation was done: what NFS says when the answer was lost. What
-failed is left in `failed`. With `until` every such operation fails until that file is there, or hangs if there is no
-`errno`; with `spreads` so does this operation on all other paths from the first one on.
+`fault.json` beside it says on which `node`, of the local backend or of Slurm, at which `operation` on which `path` (a
+pattern) below `root`, with which `errno`, and whether `after` the operation was done: what NFS says when the answer was
+lost. What failed is left in `failed`. With `until` every such operation fails until that file is there, or hangs if
+there is no `errno`; with `spreads` so does this operation on all other paths from the first one on.
 """
 
 from __future__ import annotations
@@ -78,7 +78,8 @@ def main() -> None:
     """Runs the program."""
     del sys.argv[0]
     fault = json.loads((FOLDER / "fault.json").read_text())
-    if f"local{os.environ.get('HPC_ELASTIC_LOCAL_NODE_ID')}" == fault["node"]:
+    nodes = f"local{os.environ.get('HPC_ELASTIC_LOCAL_NODE_ID')}", os.environ.get("SLURMD_NODENAME")
+    if fault["node"] in nodes:
         FaultyDisk(fault, FOLDER / "failed").install()
     runpy.run_path(sys.argv[0], run_name="__main__")
 
