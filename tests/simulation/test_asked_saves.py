@@ -108,3 +108,16 @@ def test_only_a_head_that_has_opened_an_attempt_answers() -> None:
             seed=seed, roles=(role,), nodes=3, join_timeout_s=5.0, disk_s=(0.001,), keeps_every_s=1.0, faults=faults
         )
         SimulatedRun(scenario).play()
+
+
+@pytest.mark.long
+def test_a_head_that_finds_another_one_leaves_new_requests_to_that() -> None:
+    """The head is cut off from the two others, of which one takes its place just before people ask."""
+    for seed in range(8):
+        role = Role(name="trainer", restart="restart_all", nodes_min=2, nodes_max=3, workers=(1,), work_s=20.0)
+        asks = tuple(Fault(what="ask_save", at=6.5 + 0.1 * seed + 0.001 * each, lasts_s=5.0) for each in range(3))
+        cut = Fault(what="partition", side=(1, 2), at=2.5, lasts_s=10_000.0)
+        scenario = Scenario(
+            seed=seed, roles=(role,), nodes=3, lease_s=3.0, disk_s=(0.001,), keeps_every_s=0.2, faults=(cut, *asks)
+        )
+        SimulatedRun(scenario).play()
