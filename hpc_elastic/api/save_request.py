@@ -3,42 +3,50 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 
 from hpc_elastic.api.requests import make_request, send
 from hpc_elastic.observe.saves import SaveAnswer, SaveAnswers
+from hpc_elastic.observe.snapshot import Snapshot
 from hpc_elastic.rundir.layout import RunLayout
 
 LOOK_EVERY_S = 0.2
-OVER_EVERY_S = 3.0
+SNAPSHOT_EVERY_S = 3.0
 ANSWERS_LATE_S = 5.0  # after the time of the request, for what the head says then: its last look and a slow file system
+GIVEN_UP_AFTER_S = 10.0  # without an answer in the attempt after the one in which it was asked for
 
 
 def ask_for_save(
-    layout: RunLayout, nodes: Collection[str], *, within_s: float, is_over: Callable[[], bool] = lambda: False
+    layout: RunLayout, asked: Snapshot, *, within_s: float, look: Callable[[], Snapshot]
 ) -> SaveAnswer | None:
     """Have the newest state that all ranks hold written, and return what came of it; None if nobody has answered.
 
+    Nobody does if the run ends first, or if the head is lost, whose successor knows nothing of the request.
+
     Args:
         layout: the run's.
-        nodes: the nodes of the latest attempt.
+        asked: the run as it is now.
         within_s: how long it may take.
-        is_over: returns whether the run has ended meanwhile; asked now and then.
+        look: returns how the run is meanwhile; called now and then.
 
     Raises:
         RunDirectoryError: the run directory cannot be written.
     """
     request = make_request("save", seconds_left=within_s)
-    answers = SaveAnswers(layout, nodes)
+    heads = [attempt.head for attempt in asked.attempt_history[-1:]]  # one that was drained has no workers
+    answers = SaveAnswers(layout, {*asked.nodes, *asked.spares, *heads})
     send(layout, request)
-    began = time.monotonic()
-    asked_at = began
-    while time.monotonic() < began + within_s + ANSWERS_LATE_S:
+    ends_at = time.monotonic() + within_s + ANSWERS_LATE_S
+    looks_at, changed_at = time.monotonic() + SNAPSHOT_EVERY_S, float("inf")
+    while time.monotonic() < min(ends_at, changed_at + GIVEN_UP_AFTER_S):
         if (answer := answers.look(str(request.id))) is not None:
             return answer
-        if time.monotonic() > asked_at + OVER_EVERY_S:
-            if is_over():
+        if time.monotonic() > looks_at:
+            snapshot = look()
+            if snapshot.is_over:
                 return answers.look(str(request.id))
-            asked_at = time.monotonic()
+            if (snapshot.allocations, snapshot.attempts) != (asked.allocations, asked.attempts):
+                changed_at = min(changed_at, time.monotonic())
+            looks_at = time.monotonic() + SNAPSHOT_EVERY_S
         time.sleep(LOOK_EVERY_S)
     return None

@@ -56,14 +56,9 @@ def main(argv: Sequence[str]) -> int:
             f"{snapshot.name} is {snapshot.state.value}, and none of its ranks runs",
             tip="`hpc-elastic status` says what it waits for",
         )
-    answer = ask_for_save(layout, snapshot.nodes, within_s=arguments.timeout, is_over=lambda: look(layout).is_over)
+    answer = ask_for_save(layout, snapshot, within_s=arguments.timeout, look=lambda: look(layout))
     if answer is None:
-        if (ended := look(layout)).is_over:
-            raise _over(layout, ended)
-        raise RunDirectoryError(
-            f"no agent of {snapshot.name} has answered within {arguments.timeout:g} s",
-            tip="the head's agent may just be replaced, or the file system be slow: ask again",
-        )
+        raise _unanswered(layout, snapshot, arguments.timeout)
     if answer.problem is not None or answer.folder is None:
         raise RunDirectoryError(f"no state of {snapshot.name} is written: {answer.problem}")
     folder = layout.saved_states(answer.folder)
@@ -73,6 +68,23 @@ def main(argv: Sequence[str]) -> int:
     else:
         print(printable(f"{snapshot.name}: step {', '.join(map(str, answer.steps))} is in {folder}"))
     return 0
+
+
+def _unanswered(layout: RunLayout, asked: Snapshot, within_s: float) -> RunDirectoryError:
+    """Return an error about a request that no head has answered."""
+    snapshot = look(layout)
+    if snapshot.is_over:
+        return _over(layout, snapshot)
+    if (snapshot.allocations, snapshot.attempts) != (asked.allocations, asked.attempts):
+        return RunDirectoryError(
+            f"no state of {snapshot.name} is written: attempt {asked.attempts} has ended, and the head that was asked "
+            "does not answer",
+            tip="another agent may be head now: ask again",
+        )
+    return RunDirectoryError(
+        f"no agent of {snapshot.name} has answered within {within_s:g} s",
+        tip="the head's agent may just be replaced, or the file system be slow: ask again",
+    )
 
 
 def _over(layout: RunLayout, snapshot: Snapshot) -> RunDirectoryError:

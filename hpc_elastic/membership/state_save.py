@@ -84,6 +84,7 @@ class StateSave:
         self._pinned: dict[str, Pinned] = {}
         self._saved: dict[str, Saved] = {}
         self._asked: set[str] = set()  # the nodes that keep the state, or write it
+        self._empty: set[str] = set()  # the nodes that had no state at first
         self._agreed: dict[tuple[str, ...], StateVersion] = {}
         self._folder: str | None = None
         self.phase = SavePhase.PINNING
@@ -122,6 +123,8 @@ class StateSave:
         asked = self._nodes if self.phase is SavePhase.PINNING else sorted(self._asked)
         missing = [node for node in asked if node not in answered]
         more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
+        if self.phase is SavePhase.PINNING and missing and self._empty.issuperset(missing):
+            return self.give_up(f"{missing[0]}{more} had no state in memory, and saved none in time")
         did = "agreed on a state" if self.phase is SavePhase.PINNING else "written its part"
         return self.give_up(f"{missing[0]}{more} had not {did} in time" if missing else "no step was agreed on in time")
 
@@ -157,6 +160,8 @@ class StateSave:
 
     def _agree(self, now: float) -> list[SaveAction]:
         """Look if all nodes have pinned the same state, now that all have answered; else ask again."""
+        if self._number == 1:
+            self._empty = {node for node, pinned in self._pinned.items() if not pinned.held}
         wanted: dict[tuple[str, ...], StateVersion | None] = {}
         is_agreed = True
         for group in self._groups:

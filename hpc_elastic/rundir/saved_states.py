@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from hpc_elastic.codec import DecodeError, from_json
@@ -95,12 +96,23 @@ def remove_saves(layout: RunLayout, *, but: str | None = None) -> None:
                 remove_save(layout, name)
 
 
-def remove_incomplete_saves(layout: RunLayout) -> None:
-    """Remove the saves that have no manifest."""
+def remove_incomplete_saves(layout: RunLayout, *, request: str | None = None) -> None:
+    """Remove the saves that have no manifest, of one request or, where none is under way, of all."""
+    whose = "" if request is None else save_name(0, request)[1:]
     with contextlib.suppress(RunDirectoryError):
         for name in list_saves(layout):
-            if not os.path.lexists(layout.save_manifest(name)):
+            if name.endswith(whose) and not os.path.lexists(layout.save_manifest(name)):
                 remove_save(layout, name)
+
+
+def remove_parts(folder: str, names: Iterable[str]) -> None:
+    """Remove what one node has written of a save that nobody wants any more; pass over what cannot be removed."""
+    for name in names:
+        for path in (RunLayout.record_in(folder, name), RunLayout.state_in(folder, name)):
+            with contextlib.suppress(OSError):
+                os.unlink(path)
+    with contextlib.suppress(OSError):
+        os.rmdir(folder)  # unless others have something in it
 
 
 def remove_save(layout: RunLayout, name: str) -> None:

@@ -17,6 +17,7 @@ pytest.importorskip("torch", reason="there is no torch")
 from tests.integration.conftest import Door, Run
 from tests.integration.savers import begun, finish, saved_in, train, wait_until_saved
 from tests.integration.slurm_jobs import assert_over, events
+from tests.integration.test_local_saves import USES, answer_of, hanging, wait_until_nothing_is_left
 from tests.integration.test_slurm_requeue import preempting
 from tests.slurm_sandbox.cluster import Cluster
 from tests.tiers import variants
@@ -43,6 +44,30 @@ def test_a_killed_rank_costs_no_step_that_all_had_saved(
     chosen = [event["message"] for event in events(run) if event["name"] == "state.chosen"]
     assert chosen == [f"attempt 2: all ranks can go on at step {first}, which is in memory"]
     assert chosen[0].split(": ", 1)[1] in slurm_door.run("logs", "--node", "node1", str(run.path)).stdout
+
+
+@pytest.mark.variant(of="test_a_lost_head_gives_the_save_up_and_the_person_is_told")
+def test_a_save_whose_head_is_powered_off_is_given_up_and_the_next_one_is_complete(
+    slurm_door: Door, slurm: Cluster
+) -> None:
+    disk = hanging(slurm_door, "node2")
+    more = f"{USES}\nelastic: {{lease: 3s}}"
+    run, folder = train(slurm_door, nodes="{min: 2, max: 3}", workers=1, more=more)
+    wait_until_saved(run, folder, 1, 3)
+    asked = slurm_door.start("save", run.job_id)
+    disk.wait_until_struck()
+    with slurm.configured(SlurmdTimeout=300):
+        slurm.kill("node1")
+        code, _, stderr = answer_of(asked)
+        assert code == 5
+        assert "attempt 1 has ended, and the head that was asked does not answer" in stderr
+        wait_until_saved(run, folder, 2, 2)
+        disk.answers.touch()
+        wait_until_nothing_is_left(run)
+        answer = json.loads(slurm_door.run("save", run.job_id, "--json").stdout)
+        assert os.path.exists(os.path.join(answer["folder"], "manifest.json"))
+        finish(run, folder, 2)
+        assert_over(run, "SUCCEEDED", 0, killed=("node1",))
 
 
 @pytest.mark.variant(of="test_another_run_goes_on_from_a_state_that_is_saved_while_the_first_goes_on")

@@ -33,6 +33,7 @@ def main(words: Sequence[str] | None = None, plant: Plant | None = None) -> int:
     parser.add_argument("--saves", action="store_true", help="scenarios in which ranks save while others are lost")
     parser.add_argument("--notices", action="store_true", help="scenarios in which notices are given")
     parser.add_argument("--states", action="store_true", help="scenarios in which ranks save their states in memory")
+    parser.add_argument("--asked-saves", action="store_true", help="scenarios in which people ask for saves")
     parser.add_argument("--requeues", action="store_true", help="scenarios in which the next allocation goes on")
     parser.add_argument("--foretold", action="store_true", help="scenarios of which all that comes is foretold")
     parser.add_argument("--failures", action="store_true", help="scenarios in which workers fail again and again")
@@ -49,7 +50,7 @@ def main(words: Sequence[str] | None = None, plant: Plant | None = None) -> int:
     parser.add_argument("--first", type=int, default=0, help="the first seed, without --seed")
     parser.add_argument("--count", type=int, default=10_000, help="how many, without --seed")
     arguments = parser.parse_args(words)
-    name = next((name for name in KINDS if getattr(arguments, name, False)), DRAWN_ANYHOW)
+    name = next((name for name in KINDS if getattr(arguments, name.replace("-", "_"), False)), DRAWN_ANYHOW)
     make = KINDS[name]
     if arguments.shrink is not None:
         scenario = shrink(make(arguments.shrink), plant)

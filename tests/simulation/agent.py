@@ -32,6 +32,7 @@ from hpc_elastic.membership.messages import End as RunEnd
 from hpc_elastic.membership.messages import Join, Message, Refused, Welcome
 from hpc_elastic.membership.timing import DRIFT
 from hpc_elastic.rundir.records import Endpoint, RunResultRecord
+from tests.simulation.asked_saves import NodeSaves
 from tests.simulation.clock import NEVER, MachineClock
 from tests.simulation.copies import KEEPER_PORTS
 from tests.simulation.file_system import DiskThread
@@ -166,6 +167,7 @@ class Agent:
         self.guard = Guard(self)
         self.disk = DiskThread(self, run.scenario.disk_s, random.Random(f"{run.scenario.seed}/{number}/disk{again}"))
         self.workers = Workers(self)
+        self.saves: NodeSaves | None = None
         self.troubled_until = 0.0
         self.contact_at = 0.0  # when it heard a head elsewhere last
         self.parted_at = -1.0  # from a head, by whichever side
@@ -271,6 +273,9 @@ class Agent:
             self.process, is_local=False, stop=self.part.member.got_signal, escalate=self.workers.hurry, say=self._say
         )
         self.part.member.furthest_step = lambda: run.workers_step(self.workers.attempt)
+        self.saves = NodeSaves(self)
+        self.part.member.save_asked = self.saves.received
+        self.saves.answer = self.part.member.answer
         examine = self.examine if self.is_examined else None
         self.part.serve(cast(NodeWorkers, self.workers), signals, examine=examine)
         self._tasks.run(self.part.heads.find())
@@ -280,6 +285,7 @@ class Agent:
             self._fails(error)
             return
         await self.part.close()
+        await self.saves.close()
         await self.part.member.close()
         await self._tasks.cancel()
         await self.disk.close(30.0)

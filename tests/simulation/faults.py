@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from tests.simulation.asked_saves import SAVES
 from tests.simulation.requested import REQUESTS
 from tests.simulation.scenario import HEAD, Fault
 from tests.simulation.scheduler import ENDS
@@ -69,6 +70,10 @@ def _ask(run: SimulatedRun, fault: Fault) -> None:
     run.requested.ask(fault)
 
 
+def _ask_for_save(run: SimulatedRun, fault: Fault) -> None:
+    run.asked_saves.ask(fault)
+
+
 def _tell_scheduler(run: SimulatedRun, fault: Fault) -> None:
     run.scheduler.happens(fault)
 
@@ -83,6 +88,7 @@ _OF_ALL = {
     "time_out": _time_out,
     **dict.fromkeys(ENDS, _tell_scheduler),
     **dict.fromkeys(REQUESTS, _ask),
+    **dict.fromkeys(SAVES, _ask_for_save),
 }
 _ENDS = {"kill_worker": -9, "exit_worker": 1, "term_worker": -15, "bus_worker": -7}
 

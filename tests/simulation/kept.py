@@ -37,12 +37,15 @@ class Kept:
         """As `agent.records.kept_states.rename_kept`."""
         if not self._files[latest]:
             self._files[latest] = self._files.pop(ended, {})
+        self._run.asked_saves.rename(ended, latest)
 
-    def read(self, ended: int) -> tuple[KeptState, ...]:
+    def read(self, ended: int, *, with_saves: bool = True) -> tuple[KeptState, ...]:
         """As `agent.records.kept_states.read_kept`: what the records say, whatever is in the files."""
         places: defaultdict[StateVersion, set[str]] = defaultdict(set)
         for place, saved in self._files[ended].items():
             places[saved.version].add(place)
+        for kept in self._run.asked_saves.read(ended) if with_saves else ():
+            places[kept.version] |= kept.places
         return tuple(
             KeptState(ended=ended, version=version, places=frozenset(whose)) for version, whose in places.items()
         )
@@ -51,6 +54,8 @@ class Kept:
         """As `agent.workers.state_files.read_states`, from the latest folder."""
         latest = max((ended for ended, files in self._files.items() if files), default=0)
         saved = self._files[latest].get(place)
+        if saved is None or saved.version != version or self._is_found_damaged(saved):
+            saved = self._run.asked_saves.fetch(place, version)
         return saved if saved is not None and saved.version == version and not self._is_found_damaged(saved) else None
 
     def _is_found_damaged(self, saved: Saved) -> bool:

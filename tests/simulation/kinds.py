@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 
 from tests.simulation.draw import draw
 from tests.simulation.draw_alone import draw_alone
+from tests.simulation.draw_asked_saves import draw_asked_saves
 from tests.simulation.draw_disks import draw_disks
 from tests.simulation.draw_failures import draw_failures
 from tests.simulation.draw_firsts import draw_firsts
@@ -50,6 +51,7 @@ KINDS: Mapping[str, Callable[[int], Scenario]] = {
     "health": draw_health,
     "notices": draw_notices,
     "states": draw_states,
+    "asked-saves": draw_asked_saves,
     "requeues": draw_requeues,
     "saves": draw_saves,
     "machines": draw_machines,

@@ -90,6 +90,8 @@ class Scenario:
     keeps_every_s: float | None = None  # how often the ranks save their states in memory; None: never
     are_replicated: bool = False  # these states
     damage_chance: float = 0.0  # that a state is damaged after it was saved
+    room: int = 4  # slots that a rank has memory for
+    write_s: float = 0.0  # how long it takes to write a state of a rank to disk while ranks go on
     copy_s: float | None = None  # how long it takes to copy a node's states to another node; None: nobody does
     time_left_s: float | None = None  # until the scheduler ends the job; None: no scheduler is played
     knows_time: bool = False  # whether the script was told that, and tells the agents

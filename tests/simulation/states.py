@@ -17,6 +17,7 @@ from hpc_elastic.membership.messages import Assign
 from hpc_elastic.rundir.records import AttemptClaim, World
 from hpc_elastic.rundir.state_records import Flush, HeldState, KeptState, StateVersion
 from hpc_elastic.state_memory import SLOTS, SlotState, choose_slot, is_copied
+from tests.simulation.asked_saves import PinnedStates
 from tests.simulation.copies import CopiesSeen, NodeCopies
 from tests.simulation.rules import require
 
@@ -58,6 +59,27 @@ class NodeStates:
         self._assign: Assign | None = None
         self._touched: dict[int, set[int]] = {}  # slots that have memory
         self.copies = NodeCopies(agent, self)
+        self.pinned = PinnedStates(agent, self)
+
+    # What `pinned` asks for.
+
+    @property
+    def assign(self) -> Assign | None:
+        return self._assign
+
+    @property
+    def is_replicated(self) -> bool:
+        return self._is_replicated
+
+    def complete(self) -> tuple[HeldState, ...]:
+        """What all local ranks hold, without a look at more than the headers."""
+        return self._in_all(list(self._slots.values()))
+
+    def contents(self, local_rank: int) -> list[Saved | None]:
+        return self._slots.get(local_rank, [None] * SLOTS)
+
+    def slots(self, local_rank: int) -> list[SlotState]:
+        return slot_states(self.contents(local_rank))
 
     @property
     def _is_replicated(self) -> bool:
@@ -147,6 +169,7 @@ class NodeStates:
         self._forget(assign.state)
         for slots in self._slots.values():
             slots[:] = [None if each is None else replace(each, ordinal=0) for each in slots]
+        self.pinned.begin(assign.workers)
         self.copies.begin(assign, self._part)
         for local_rank in range(assign.workers):
             self._run.states.begins(assign, assign.first_rank + local_rank, self._loaded.get(local_rank))
@@ -233,7 +256,9 @@ class NodeStates:
             self._save_later(worker, step + 1, history, every_s, dice)
             return
         slots = self._slots[worker.local_rank]
-        slot = self._victim(slots, self._touched.setdefault(worker.local_rank, set()))
+        touched = self._touched.setdefault(worker.local_rank, set())
+        beside = self._beside_pinned(worker.local_rank, slots, touched)
+        slot = self._victim(slots, touched) if beside is None else beside
         slots[slot] = None
         self._touched[worker.local_rank].add(slot)
         is_damaged = dice.random() < self._run.scenario.damage_chance
@@ -252,6 +277,11 @@ class NodeStates:
 
     def _version(self, worker: Worker, step: int) -> StateVersion:
         return StateVersion(attempt=worker.attempt, step=step)
+
+    def _beside_pinned(self, local_rank: int, slots: list[Saved | None], touched: set[int]) -> int | None:
+        every = 0 if self._is_replicated else self.copies.every
+        with_memory = touched | {number for number, each in enumerate(slots) if each is not None}
+        return self.pinned.beside(local_rank, slot_states(slots), with_memory, every)
 
     def _victim(self, slots: list[Saved | None], touched: set[int]) -> int:
         """As `worker.rank_state`."""
@@ -347,6 +377,8 @@ class StatesSeen:
         is_kept = before.allocation == world.allocation or self._have_all_left(earlier)
         if earlier.ranks != world.ranks or not is_kept or self._run.scenario.damage_chance:
             return
+        if self._run.scenario.room < 3 and self._run.asked_saves.are_asked:
+            return  # a rank that dies in the middle of a save costs the steps since the one that is written
         ranks = [each.rank for each in earlier.ranks if self._group(each.role) == group]
         attempt = next(each.attempt for each in earlier.roles if self._group(each.role) == group)
         last = self._last.get((group, attempt), {})

@@ -35,6 +35,7 @@ class Verdicts:
         self._check_job_end()
         run.limits.check_end()
         run.refused_disks.check_end()
+        run.asked_saves.check_end()
         for result in run.disk.results:
             require(bool(result.cause), "the result names no cause")
             is_true = self._is_true(result.reason)

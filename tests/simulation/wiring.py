@@ -3,13 +3,22 @@
 from __future__ import annotations
 
 import contextlib
+import threading
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
 from unittest import mock
 
-from hpc_elastic.agent.drivers import coordinator, head_side, head_start, head_watch, local_member, participation
+from hpc_elastic.agent.drivers import (
+    coordinator,
+    head_side,
+    head_start,
+    head_watch,
+    local_member,
+    participation,
+    state_saves,
+)
 from hpc_elastic.agent.drivers.coordinator import Coordinator
 from hpc_elastic.agent.drivers.local_member import LocalMember
 from hpc_elastic.agent.net import reach
@@ -18,7 +27,7 @@ from hpc_elastic.agent.records import journal, retries
 from hpc_elastic.agent.records.journal import Journal
 from hpc_elastic.agent.rendezvous import head_link, search
 from hpc_elastic.agent.rendezvous.successor import Successor
-from hpc_elastic.agent.workers import failures
+from hpc_elastic.agent.workers import failures, requested_saves
 from hpc_elastic.membership import actions as do
 from hpc_elastic.membership.actions import Action, Level, Note
 from hpc_elastic.membership.member import Member
@@ -28,13 +37,14 @@ from hpc_elastic.plan.launch_plan import BackoffPlan, ElasticPlan, LaunchPlan, R
 from hpc_elastic.plan.roles import NodesPlan
 from hpc_elastic.rundir import store
 from hpc_elastic.rundir.records import Request
-from hpc_elastic.rundir.state_records import KeptState
+from hpc_elastic.rundir.state_records import KeptState, SaveManifest
 from hpc_elastic.scheduler.allocation import Allocation
 from hpc_elastic.scheduler.protocol import Exclusion, JobOutlook, JobState
 from tests.plans import make_run_plan
+from tests.simulation import asked_saves
 from tests.simulation.contracts import LOOKS_PER_LEASE
 from tests.simulation.disk import LAYOUT
-from tests.simulation.file_system import THREADS, SharedOs, _thread
+from tests.simulation.file_system import THREADS, DiskThread, SharedOs, _thread
 from tests.simulation.scenario import GRACE_S, RESTART_GRACE_S, Scenario
 
 if TYPE_CHECKING:
@@ -138,8 +148,23 @@ class SimulatedJournal(Journal):
         self._agent.run.conduct.reads(self._agent)
         return super().read_records(needs_world=needs_world)
 
-    def kept_states(self, ended: int) -> tuple[KeptState, ...]:
-        return self._agent.run.kept.read(ended)
+    def answer(self, note: Note, time_ns: int) -> None:
+        """For people, who read it when it is there."""
+        with store.file_system_errors(LAYOUT.root):
+            _thread().ask(lambda: self._agent.run.asked_saves.answered(note), is_write=True)
+
+    def complete_save(self, folder: str, manifest: SaveManifest) -> str | None:
+        saves = self._agent.run.asked_saves
+        with store.file_system_errors(LAYOUT.root):
+            return _thread().ask(lambda: saves.complete(self._agent, folder, manifest), is_write=True)
+
+    def remove_incomplete_saves(self, request: str | None = None) -> None:
+        with contextlib.suppress(OSError):
+            _thread().ask(lambda: self._agent.run.asked_saves.remove(request), is_write=True)
+
+    def kept_states(self, ended: int, *, is_over: bool = True) -> tuple[KeptState, ...]:
+        self._agent.run.asked_saves.remove(None)
+        return self._agent.run.kept.read(ended, with_saves=is_over)
 
     def keep_states(self, ended: int, latest: int) -> None:
         self._agent.run.kept.rename(ended, latest)
@@ -266,8 +291,13 @@ class Here(LocalMember):
 
     def _do(self, step: Callable[[float], list[Action]]) -> None:
         contracts = self._agent.run.contracts
+
+        def stepped(now: float) -> list[Action]:
+            self._agent.run.reports.steps(self._agent)
+            return step(now)
+
         contracts.calls(self._agent, self._member)
-        super()._do(step)
+        super()._do(stepped)
         contracts.called(self._agent, self._member)
 
     def received(self, message: Message) -> None:
@@ -325,6 +355,14 @@ def _monotonic() -> float:
     return _thread().agent.now
 
 
+def _saves_thread(name: str, loop: Any) -> DiskThread:
+    """Of a head, for the files of saves."""
+    run = loop.agent.run
+    thread = DiskThread(loop.agent, run.scenario.disk_s, run.asked_saves.dice)
+    thread.stalled_until, thread.fails_until = loop.agent.disk.stalled_until, loop.agent.disk.fails_until
+    return thread
+
+
 async def _find_answering_port(address: str, ports: object, **_: object) -> int | None:
     return 22 if CURRENT.run.agent(address).is_powered else None
 
@@ -340,7 +378,15 @@ def wired(run: Any, plant: Plant) -> Iterator[None]:
         (store, "open", shared.open_file),
         (journal, "os", shared),
         (retries, "time", clock),
-        *((module, "time", wall) for module in (coordinator, failures, head_link, head_watch, journal, local_member)),
+        *(
+            (module, "time", wall)
+            for module in (coordinator, failures, head_link, head_watch, journal, local_member, state_saves)
+        ),
+        (state_saves, "BackgroundThread", _saves_thread),
+        (requested_saves, "threading", SimpleNamespace(Thread=asked_saves.WriterThread, Event=threading.Event)),
+        (requested_saves, "os", asked_saves.FAKE_OS),
+        (requested_saves, "write_parts", asked_saves.write_parts),
+        (requested_saves, "remove_parts", asked_saves.remove_parts),
         (search, "resolve_node", lambda name, _network: Lookup(addresses=(name,))),
         (reach, "find_answering_port", _find_answering_port),
         (head_start, "Coordinator", Headquarters),

@@ -98,6 +98,7 @@ class Workers:
 
     async def initialize_workers(self, assign: Assign) -> None:
         self._stop_asked.clear()
+        self._interrupt_saves()
         self._sent = None
         self._hurry.clear()
         self.assign = assign
@@ -105,6 +106,10 @@ class Workers:
             self._notice = (assign.attempt, 1)
         self._starting = self._agent.process.create_task(self._start(assign))
         await self._starting
+
+    def _interrupt_saves(self) -> None:
+        if self._agent.saves is not None:
+            self._agent.saves.interrupt()
 
     async def _start(self, assign: Assign) -> None:
         scenario = self._run.scenario
@@ -156,6 +161,7 @@ class Workers:
         self, manner: StopManner, *, is_terminated: bool, takes_stacks: bool = False
     ) -> tuple[int, ...]:
         self._stop_asked.set()
+        self._interrupt_saves()
         if self._starting is not None:
             await asyncio.gather(self._starting, return_exceptions=True)
         self._spares_savers |= manner is StopManner.LOSS

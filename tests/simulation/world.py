@@ -14,6 +14,7 @@ import random
 from hpc_elastic.rundir.records import NOTICE_REASONS, Request
 from hpc_elastic.scheduler.allocation import Allocation
 from tests.simulation.agent import Agent
+from tests.simulation.asked_saves import SAVES, AskedSaves
 from tests.simulation.causes import Causes
 from tests.simulation.clock import Clock
 from tests.simulation.conduct import Conduct
@@ -92,6 +93,7 @@ class SimulatedRun:
         self.states = StatesSeen(self)
         self.kept = Kept(self)
         self.requested = Requested(self)
+        self.asked_saves = AskedSaves(self)
         self.verdicts = Verdicts(self)
         self.dice = random.Random(f"{scenario.seed}/world")
         self.agents = [Agent(self, number, *place) for number, place in enumerate(scenario.placed())]
@@ -167,6 +169,7 @@ class SimulatedRun:
         """Whether something else than a worker's failure has happened on purpose."""
         usual = (
             *REQUESTS,
+            *SAVES,
             *ENDS,
             "kill_worker",
             "exit_worker",
@@ -287,6 +290,7 @@ class SimulatedRun:
         self.progress.watch()
         self.foretold.watch()
         self.requested.watch()
+        self.asked_saves.watch()
         self.noted.watch()
         self.clock.after(self.scenario.lease_s, self._watch)
 

@@ -147,7 +147,8 @@ class Coordinator:
             heard=heard,
             times=times.watch,
         )
-        self._saves = StateSaves(head, journal=journal, disk=disk, send=self._send, note=self._note)
+        say = partial(self._say, level="warning")
+        self._saves = StateSaves(head, journal=journal, disk=disk, send=self._send, say=say)
         self._is_end_asked = False
         self._end = self._make_end(times, time_left)
         self._clock: JobClock | None = None
@@ -347,6 +348,7 @@ class Coordinator:
         elif isinstance(action, HeadOver):
             if action.have_all_left:
                 self._disk.best_effort(self._journal.note_all_left)
+            self._saves.run_ended()
             self.over.set()
         elif isinstance(action, (Log, Note)):
             self._tell(action)

@@ -108,7 +108,7 @@ class HeadStart:
             opened=opened,
             may_predecessor_live=history.attempts > 0 and journal.may_predecessor_live(),
             why_before=journal.next_start.why_before(),
-            kept=journal.kept_states(history.attempts),
+            kept=journal.kept_states(history.attempts, is_over=opened is None),
             has_silent_ends=silent_ends.are_there,
         )
 

@@ -121,7 +121,8 @@ class HeadWatch:
                 self._judge(Look(started=self._started))
             attempt = self._head.attempt
             look = await self._disk.call(lambda attempt=attempt: self._look(attempt))  # type: ignore[misc]
-            self._pass_on(look.asked)
+            if not self._is_superseded_in(look):  # else the other head answers
+                self._pass_on(look.asked)
             self._judge(look)
 
     async def watch_missing(self) -> None:
@@ -179,6 +180,12 @@ class HeadWatch:
             )
         except RunDirectoryError:
             return Look()
+
+    def _is_superseded_in(self, look: Look) -> bool:
+        """Returns whether a look shows that the run is over, or that it goes on under another head."""
+        later = look.later
+        is_later = later is not None and later.attempt > self._head.attempt and not self._may_be_own(later)
+        return look.result is not None or look.started is not None or is_later
 
     def _judge(self, look: Look) -> None:
         head, by, later, result = self._head, look.stop_by, look.later, look.result

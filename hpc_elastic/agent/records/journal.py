@@ -222,15 +222,20 @@ class Journal:
         told = [each.charged for each in self._requests() if each.kind == "requeue" and each.charged is not None]
         return history_after(latest, told[-1] if told else None)
 
-    def kept_states(self, ended: int) -> tuple[KeptState, ...]:
+    def kept_states(self, ended: int, *, is_over: bool = True) -> tuple[KeptState, ...]:
         """Return the training states that were written after this attempt, and remove older ones, which do not count.
 
         Before the first attempt they are those of the run that the job names, if it names one.
+
+        Args:
+            ended: the attempt.
+            is_over: its allocation is over. If it goes on under another head, what a person had written in it does not
+                count, as it would not if the head were the same: the script may have newer states on disk.
         """
         other = self._plan.state.load_from
         try:
             if ended or other is None:
-                found, why = read_kept(self._layout, ended), self._why_incomplete(ended)
+                found, why = read_kept(self._layout, ended, with_saves=is_over), self._why_incomplete(ended)
             else:
                 found, why = read_kept_elsewhere(RunLayout(other)), why_nothing_kept(RunLayout(other))
         except RunDirectoryError as error:
@@ -258,9 +263,9 @@ class Journal:
         remove_saves(self._layout, but=folder)
         return None
 
-    def remove_incomplete_saves(self) -> None:
-        """Remove what is left of saves that were given up."""
-        remove_incomplete_saves(self._layout)
+    def remove_incomplete_saves(self, request: str | None = None) -> None:
+        """Remove what is left of a request for a save that was given up; None: of all of them."""
+        remove_incomplete_saves(self._layout, request=request)
 
     def keep_states(self, ended: int, latest: int) -> None:
         """Have the training states that were written after one attempt count as those after a later one."""
@@ -413,7 +418,18 @@ class Journal:
 
     def note(self, note: Note, time_ns: int) -> None:
         """Append an event to this node's file; `time_ns` is when it happened, not when it is written."""
-        event = Event(
+        self.append_events([self._event(note, time_ns)])
+
+    def answer(self, note: Note, time_ns: int) -> None:
+        """Append an event that a person waits for.
+
+        Raises:
+            RunDirectoryError: it cannot be written.
+        """
+        append_line(self._layout.events(self._place.node), to_json(self._event(note, time_ns)))
+
+    def _event(self, note: Note, time_ns: int) -> Event:
+        return Event(
             time_ns=time_ns,
             run=self._plan.run,
             node=self._place.node,
@@ -423,7 +439,6 @@ class Journal:
             message=note.message,
             metadata=dict(note.metadata),
         )
-        self.append_events([event])
 
     def append_events(self, events: Sequence[Event]) -> None:
         """Append events to this node's file; they are lost if the run directory cannot be written."""

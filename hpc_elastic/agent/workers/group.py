@@ -167,6 +167,7 @@ class LocalWorkers:
     ) -> tuple[int, ...]:
         """End the workers and all they started, and start no more; return the process ids that survived KILL."""
         self._stop_asked.set()
+        self.requested_saves.interrupt()
         await self._notice_signal.end()
         if self._starting is not None:
             await asyncio.gather(self._starting, return_exceptions=True)
@@ -276,6 +277,7 @@ class LocalWorkers:
         self._pids.clear()
         self._failing.clear()
         self._ended_by_stop.clear()
+        self.requested_saves.interrupt()
         await self._close_pipes()
         try:
             if self._states.lacks(assign) is not None and not await self._fetch_state(assign):

@@ -72,8 +72,15 @@ def write_states(layout: RunLayout, flush: Flush, parts: Sequence[StatePart]) ->
     return f"kept step {flush.state.step} for the next allocation: {size / 1e6:.1f} MB in {took:.1f} s"
 
 
-def write_parts(folder: str, parts: Sequence[StatePart]) -> tuple[dict[str, KeptRecord], list[Exception]]:
+def write_parts(
+    folder: str, parts: Sequence[StatePart], *, is_wanted: Callable[[], bool] = lambda: True
+) -> tuple[dict[str, KeptRecord], list[Exception]]:
     """Write states from memory to files in a folder, all at the same time.
+
+    Args:
+        folder: where they go.
+        parts: the states.
+        is_wanted: returns whether they are still wanted; if not, nothing more is written. Any thread calls it.
 
     Returns:
         The records of those that are there, by the name of their files; and why others are not.
@@ -82,7 +89,7 @@ def write_parts(folder: str, parts: Sequence[StatePart]) -> tuple[dict[str, Kept
 
     def write(number: int) -> None:
         try:
-            outcomes[number] = _write(folder, parts[number])
+            outcomes[number] = _write(folder, parts[number], is_wanted)
         except (StateFileError, RunDirectoryError, OSError) as error:
             outcomes[number] = error
         except Exception as error:  # whatever it is, the end of the run is as it was decided
@@ -103,17 +110,23 @@ def write_parts(folder: str, parts: Sequence[StatePart]) -> tuple[dict[str, Kept
     return records, [outcome for _, outcome in named if isinstance(outcome, Exception)]
 
 
-def _write(folder: str, part: StatePart) -> KeptRecord:
+def _write(folder: str, part: StatePart, is_wanted: Callable[[], bool]) -> KeptRecord:
     """Write a state to its file, and then its record, which is returned.
 
     Raises:
-        StateFileError: it is gone, or damaged.
+        StateFileError: it is gone, or damaged, or not wanted any more.
         RunDirectoryError: it cannot be written; nothing of it is left.
     """
     name, state = part.name, part.state
     path, record_path = RunLayout.state_in(folder, name), RunLayout.record_in(folder, name)
     if state is None:
         raise StateGoneError(f"the state for {path} is not in memory any more")
+
+    def write(piece: memoryview, _: int) -> None:
+        if not is_wanted():
+            raise StateFileError("it is not wanted any more")
+        write_all(target, piece)
+
     temporary = os.path.join(folder, f".{name}.{os.urandom(6).hex()}.tmp")
     with file_system_errors(path):
         make_directory(folder)
@@ -122,7 +135,7 @@ def _write(folder: str, part: StatePart) -> KeptRecord:
             try:
                 crc = _copy(
                     lambda piece, offset: os.preadv(part.descriptor, [piece], slot_offset(state.slot) + offset),
-                    lambda piece, _: write_all(target, piece),
+                    write,
                     state.length,
                 )
                 os.fsync(target)
