@@ -49,6 +49,7 @@ class Conduct:
         self._stops: Counter[tuple[object, ...]] = Counter()
         self.noted: set[tuple[str, int]] = set()  # events of a head, and their attempts
         self._heads: dict[Agent, object] = {}  # whose members have not left
+        self._have_led: set[Agent] = set()
         self._knows_size: set[Agent] = set()  # of its head's world
         self._knows_loss: dict[Agent, bool] = {}  # whether its records have the loss that it searches for
 
@@ -147,6 +148,7 @@ class Conduct:
     def leads(self, agent: Agent, head: object) -> None:
         """An agent has a head."""
         self._heads[agent] = head
+        self._have_led.add(agent)
 
     def steps_down(self, agent: Agent, *, is_head: bool) -> None:
         """An agent's head is superseded: others speak for the run from now on."""
@@ -164,6 +166,7 @@ class Conduct:
         is_latest = claim is not None and claim.head == agent.name and not run.earlier and not run.disk.results
         is_latest = is_latest and agent.headquarters is not None and run.head_phase == "running"
         is_latest = is_latest or (claim is None and len(run.disk.allocations) == 1 and agent in self._heads)
+        is_latest = is_latest or agent not in self._have_led  # it says why there will be no head
         require(is_head or not is_latest, f"{agent.name} is head, and its lines go to its own log alone")
 
     def _once(self, what: str, *key: object) -> None:

@@ -45,8 +45,8 @@ def test_every_edit_gets_as_many_different_schedules() -> None:
 def test_a_kind_of_twice_the_weight_gives_twice_as_many_schedules() -> None:
     for ran in ([], [(kind, seed) for kind in KINDS for seed in range(4)]):
         kinds = [trial.kind for trial in trials(ran, {**KINDS, "other": 2.0}, 4, 40)]
-        assert kinds.count("one") == kinds.count("third")
-        assert 20 <= kinds.count("other") <= 22  # as few run the line of either kind, the first ones come early
+        assert abs(kinds.count("one") - kinds.count("third")) <= 1
+        assert 19 <= kinds.count("other") <= 22
 
 
 def test_a_schedule_with_other_dice_has_the_same_faults_and_another_seed() -> None:

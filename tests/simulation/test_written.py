@@ -26,7 +26,7 @@ def shows(seed: int, bug: str) -> bool:
 @pytest.mark.parametrize(
     "bug", variants(*WRITTEN_BUGS, of="test_a_false_record_and_what_a_head_leaves_undone_are_found")
 )
-def test_a_false_record_and_what_a_head_leaves_undone_are_found(bug: str) -> None:
+def test_what_records_say_and_heads_leave_undone_is_found(bug: str) -> None:
     assert any(shows(seed, bug) for seed in SEEDS), f"no seed of {len(SEEDS)} shows that {bug}"
 
 
