@@ -2,7 +2,9 @@
 
 Theory of operation. An edit of a line in a function shows where that line runs. An edit of what runs as its module is
 loaded (a bound, a default) shows where a line runs that reads its name, in whichever module. Where none of these lines
-ran in a seed that was measured (`reach`), seeds come that run the function around the edit, or its class.
+ran in a seed that was measured (`reach`), seeds come that run the function around the edit, or its class. An edit of a
+value that an object keeps shows where that is read: of the seeds that run the line those come first that run
+the rarest of these lines.
 
 Few seeds of a kind may run a line. Then a schedule that does is played again with other dice: the faults, the roles and
 the times are the same, and what is drawn while it is played (delays, disks, which worker fails) is not. Most of these
@@ -125,6 +127,17 @@ def lines_that_show(module: str, number: int, line: int) -> list[list[str]]:
     return [readers or bodies, *_of_classes(module, around)]
 
 
+def lines_that_read(module: str, number: int) -> list[str]:
+    """Where the module reads what the statement around a node lets an object keep, as `module:line`."""
+    nodes = _nodes(ROOT / (module.replace(".", "/") + ".py"))
+    stores = [each for each in nodes if isinstance(each, (ast.Assign, ast.AugAssign, ast.AnnAssign))]
+    around = [each for each in stores if any(child is nodes[number] for child in ast.walk(each))]
+    targets = [each.targets[0] if isinstance(each, ast.Assign) else each.target for each in around]
+    names = {each.attr for each in targets if isinstance(each, ast.Attribute)}
+    reads = (each for each in nodes if isinstance(each, ast.Attribute) and isinstance(each.ctx, ast.Load))
+    return sorted({f"{module}:{each.lineno}" for each in reads if each.attr in names})
+
+
 def _is_in_body(function: ast.FunctionDef | ast.AsyncFunctionDef, wanted: ast.AST) -> bool:
     return any(each is wanted for statement in function.body for each in ast.walk(statement))
 
@@ -142,6 +155,14 @@ def reached(reach: Reach, groups: Sequence[Sequence[str]]) -> list[tuple[str, in
             order = (seed for seeds in sorted(ran, key=len) for seed in seeds)
             return list(dict.fromkeys((kind, seed) for kind, seed in order))
     return []
+
+
+def aimed(reach: Reach, module: str, number: int, line: int) -> list[tuple[str, int]]:
+    """The seeds that run an edit's line, those first that run the rarest line that reads what it keeps."""
+    ran = reached(reach, lines_that_show(module, number, line))
+    among = set(ran)
+    first = [seed for seed in reached(reach, [lines_that_read(module, number)]) if seed in among]
+    return list(dict.fromkeys((*first, *ran)))
 
 
 # The order.

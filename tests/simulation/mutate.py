@@ -41,7 +41,7 @@ from queue import SimpleQueue
 from tempfile import TemporaryDirectory
 from types import ModuleType
 
-from tests.simulation.aimed import Trial, lines_that_show, reached, trial_in, trials
+from tests.simulation.aimed import Trial, aimed, trial_in, trials
 from tests.simulation.edited import Functions, bounded, loaded_functions, replace_function
 from tests.simulation.edits import Replace, edits
 from tests.simulation.mutated_code import ROOT, nodes
@@ -169,7 +169,7 @@ def play(mutation: Mutation | None, count: int, reach: Reach, untrue: Collection
         return f"{NOT_LOADED}: {type(error).__name__}: {error}"
     ran: list[tuple[str, int]] = []
     if mutation is not None:
-        ran = reached(reach, lines_that_show(mutation.module, mutation.node, mutation.line))
+        ran = aimed(reach, mutation.module, mutation.node, mutation.line)
     for trial in trials(ran, WEIGHTS, TRIED, count):
         if trial not in untrue and (why := _broken(trial)) is not None:
             return f"{trial.name}: {why}"

@@ -5,7 +5,9 @@ from __future__ import annotations
 import ast
 from collections.abc import Callable
 
-from tests.simulation.aimed import Trial, lines_that_show, reached, trial_in, trials
+import pytest
+
+from tests.simulation.aimed import Trial, aimed, lines_that_read, lines_that_show, reached, trial_in, trials
 from tests.simulation.mutated_code import ROOT
 
 KINDS = dict.fromkeys(("one", "other", "third"), 1.0)
@@ -43,10 +45,11 @@ def test_every_edit_gets_as_many_different_schedules() -> None:
 
 
 def test_a_kind_of_twice_the_weight_gives_twice_as_many_schedules() -> None:
-    for ran in ([], [(kind, seed) for kind in KINDS for seed in range(4)]):
-        kinds = [trial.kind for trial in trials(ran, {**KINDS, "other": 2.0}, 4, 40)]
-        assert abs(kinds.count("one") - kinds.count("third")) <= 1
-        assert 19 <= kinds.count("other") <= 22
+    kinds = [trial.kind for trial in trials([], {**KINDS, "other": 2.0}, 4, 40)]
+    assert kinds.count("other") == 2 * kinds.count("one") == 2 * kinds.count("third") == 20
+    ran = [(kind, seed) for kind in KINDS for seed in range(4)]
+    kinds = [trial.kind for trial in trials(ran, {**KINDS, "other": 2.0}, 4, 400)]
+    assert kinds.count("other") / kinds.count("one") == pytest.approx(2.0, rel=0.05)
 
 
 def test_a_schedule_with_other_dice_has_the_same_faults_and_another_seed() -> None:
@@ -78,3 +81,12 @@ def test_an_edit_in_a_function_shows_in_its_line_and_else_in_the_function() -> N
 
 def test_seeds_of_the_rarest_reader_come_first() -> None:
     assert reached({"a": [("any", 1), ("any", 2)], "b": [("any", 3)]}, [["a", "b"]])[0] == ("any", 3)
+
+
+def test_of_the_seeds_that_keep_a_value_those_come_first_that_read_it_where_few_do() -> None:
+    leases = "hpc_elastic.membership.leases"
+    number, line = number_of(leases, lambda node: isinstance(node, ast.Assign) and "self._world =" in ast.unparse(node))
+    read, rarely = lines_that_read(leases, number)
+    seeds = [("any", 1), ("any", 2), ("any", 3)]
+    reach = {f"{leases}:{line}": seeds, read: [*seeds[:2], ("any", 4)], rarely: [seeds[2]]}
+    assert aimed(reach, leases, number, line) == [seeds[2], *seeds[:2]]
