@@ -183,7 +183,8 @@ class Written:
         for rank, failure in result.failures.items():
             require(rank == str(failure.rank), f"{what} has the failure of rank {failure.rank} as that of {rank}")
             has_ended = any((each.node, each.rank) == (failure.node, failure.rank) for each in run.witness.incidents)
-            is_known = has_ended or bool(run.witness.kinds) or bool(run.witness.unkillable)
+            is_ignored = run.scenario.role(failure.role).restart == "ignore"  # of these the witness keeps no list
+            is_known = has_ended or is_ignored or bool(run.witness.kinds) or bool(run.witness.unkillable)
             require(is_known, f"{what} has a failure of rank {rank} on {failure.node}, and there was none")
         if claim is not None and not run.earlier:
             require(result.attempts <= claim.attempt, f"{what} is of attempt {result.attempts}, of {claim.attempt}")
