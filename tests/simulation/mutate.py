@@ -175,8 +175,10 @@ def play(mutation: Mutation | None, count: int, reach: Reach, untrue: Collection
             return f"{trial.name}: {why}"
     if mutation is None:
         return SURVIVES
-    among = TRIED * len(KINDS)
-    return f"{SURVIVES} {count} seeds; {sum(seed < TRIED for _, seed in ran)} of {among}, {len(ran)} in all, run it"
+    own, among = reach.get(f"{mutation.module}:{mutation.line}", ()), TRIED * len(KINDS)  # others ran its function
+    return (
+        f"{SURVIVES} {count} seeds; {sum(seed < TRIED for _, seed in own)} of {among} run the line, {len(own)} in all"
+    )
 
 
 def _broken(trial: Trial) -> str | None:

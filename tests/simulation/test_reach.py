@@ -61,7 +61,7 @@ def test_a_schedule_with_other_dice_has_the_same_faults_and_another_seed() -> No
 def test_a_verdict_names_its_schedule() -> None:
     for trial in (Trial("any", 7), Trial("any", 7, 2)):
         assert trial_in(f"{trial.name}: BrokenRuleError: two worlds: 1: 2") == trial
-    assert trial_in("survives 60 seeds; 3 of 184, 9 in all, run it") is None
+    assert trial_in("survives 60 seeds; 3 of 184 run the line, 9 in all") is None
 
 
 def test_a_bound_shows_where_its_name_is_read() -> None:
