@@ -128,6 +128,8 @@ simulate: .venv/.installed
 	$(BIN)/python -m tests.simulation --moved --first $(FIRST) --count $$(($(N) / 10))
 	$(BIN)/python -m tests.simulation --search --first $(FIRST) --count $$(($(N) / 10))
 	$(BIN)/python -m tests.simulation --disks --first $(FIRST) --count $$(($(N) / 10))
+	$(BIN)/python -m tests.simulation --deaf --first $(FIRST) --count $$(($(N) / 10))
+	$(BIN)/python -m tests.simulation --checks --first $(FIRST) --count $$(($(N) / 10))
 	$(BIN)/python -m tests.simulation --large --first $(FIRST) --count $$(($(N) / 100))
 
 explore: .venv/.installed

@@ -281,7 +281,7 @@ class World:
 
     `launch_node` is the node of the step on which srun runs, None if it runs elsewhere or is not known;
     `is_launch_node_lost`: that node is lost, so only the agents will end the Slurm job. `spares` are the nodes that
-    waited when the attempt was opened, in the order of their ids, 64 at most.
+    waited when the attempt was opened, in the order of their ids but unhealthy ones last, 64 at most.
     """
 
     format_version: int = FORMAT_VERSION

@@ -41,6 +41,8 @@ def main(words: Sequence[str] | None = None, plant: Plant | None = None) -> int:
     parser.add_argument("--large", action="store_true", help="scenarios of large worlds that lose their head")
     parser.add_argument("--search", action="store_true", help="scenarios in which a node cannot reach the first head")
     parser.add_argument("--disks", action="store_true", help="scenarios in which a run directory refuses for a while")
+    parser.add_argument("--deaf", action="store_true", help="scenarios in which a lost member was deaf before")
+    parser.add_argument("--checks", action="store_true", help="scenarios of health checks while roles restart")
     parser.add_argument("--requests", action="store_true", help="scenarios in which a person asks for something")
     parser.add_argument("--firsts", action="store_true", help="scenarios in which a node does not come at first")
     parser.add_argument("--roles", action="store_true", help="scenarios of several roles whose workers fail")

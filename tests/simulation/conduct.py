@@ -9,16 +9,18 @@ from collections import Counter, deque
 from typing import TYPE_CHECKING
 
 from hpc_elastic.agent.drivers.coordinator import HANGS_UP_WITHIN_S
+from hpc_elastic.agent.drivers.head_side import HEAD_CLOSES_WITHIN_S
 from hpc_elastic.membership import messages
 from hpc_elastic.membership.actions import Action, HeadOver, Level, Note, SendToHead, SendToMember, StartWorkers
 from hpc_elastic.membership.messages import Message
-from hpc_elastic.membership.timing import Timing
+from hpc_elastic.membership.timing import DRIFT, Timing
 from hpc_elastic.rank_set import parse_ranks
 from hpc_elastic.rundir.records import NodeResult, RunResultRecord, RunState, WorkerState, World
 from tests.simulation.rules import require
 
 if TYPE_CHECKING:
     from tests.simulation.agent import Agent
+    from tests.simulation.network import SimulatedConnection
     from tests.simulation.world import SimulatedRun
 
 WINDOW_S = 5.0
@@ -46,6 +48,8 @@ class Conduct:
         self._finished: set[tuple[str, int]] = set()  # nodes that have told their head so, and in which attempt
         self._stops: Counter[tuple[object, ...]] = Counter()
         self.noted: set[tuple[str, int]] = set()  # events of a head, and their attempts
+        self._heads: dict[Agent, object] = {}  # whose members have not left
+        self._have_led: set[Agent] = set()
         self._knows_size: set[Agent] = set()  # of its head's world
         self._knows_loss: dict[Agent, bool] = {}  # whether its records have the loss that it searches for
 
@@ -136,9 +140,34 @@ class Conduct:
             require(self._stops[key] <= STOPS, f"{what} for the {self._stops[key]}th time")
         elif isinstance(action, HeadOver):
             self._once(f"{agent.name} ends as head", head, "over")
+            self._heads.pop(agent, None)
         elif isinstance(action, Note) and action.name in ("attempt.started", "rendezvous.timeout"):
             self._once(f"{agent.name} notes {action.name}", head, action.name, action.attempt)
             self.noted.add((action.name, action.attempt))
+
+    def leads(self, agent: Agent, head: object) -> None:
+        """An agent has a head."""
+        self._heads[agent] = head
+        self._have_led.add(agent)
+
+    def steps_down(self, agent: Agent, *, is_head: bool) -> None:
+        """An agent's head is superseded: others speak for the run from now on."""
+        self._heads.pop(agent, None)
+        require(not is_head, f"{agent.name} steps down, and takes itself for the one that speaks for the run")
+
+    def has_dropped(self, agent: Agent, node: str, connection: SimulatedConnection | None) -> None:
+        """A head has dropped a member: the connection closes, and the member finds out."""
+        is_closed = connection is None or connection.is_closed_here
+        require(is_closed, f"{agent.name} drops {node}, and keeps its connection")
+
+    def prints(self, agent: Agent, *, is_head: bool) -> None:
+        """An agent prints a line of its head's: those of the head of the latest attempt go where people look."""
+        run, claim = self._run, self._run.disk.latest_claim
+        is_latest = claim is not None and claim.head == agent.name and not run.earlier and not run.disk.results
+        is_latest = is_latest and agent.headquarters is not None and run.head_phase == "running"
+        is_latest = is_latest or (claim is None and len(run.disk.allocations) == 1 and agent in self._heads)
+        is_latest = is_latest or agent not in self._have_led  # it says why there will be no head
+        require(is_head or not is_latest, f"{agent.name} is head, and its lines go to its own log alone")
 
     def _once(self, what: str, *key: object) -> None:
         require(key not in self._said, f"{what} again")
@@ -259,6 +288,9 @@ class Conduct:
         left = [name for name in agent.process.tasks_left() if not name.endswith(DIAL)]
         waits_for_disk = agent.disk.stalled_until > self._run.clock.now  # what waits for it ends with the process
         require(not left or waits_for_disk, f"{agent.name} ends, and leaves {left}")
+        waited_s = self._run.clock.now - agent.left_at
+        is_over = agent not in self._heads or waited_s * (1 + DRIFT) >= HEAD_CLOSES_WITHIN_S
+        require(is_over, f"{agent.name} ends {waited_s:.1f} s after its own part, and members of its have not left")
         ticks = [name for name in agent.process.timers_left() if name.endswith("._tick")]
         require(not ticks, f"{agent.name} ends, and leaves the timers of {ticks}")
         if self._run.earlier:  # an agent of an old start is cut short where the new one begins

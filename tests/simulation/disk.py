@@ -44,6 +44,7 @@ class Disk:
             self.ended_at = self._run.clock.now
             self._run.rules.ended(agent, result)
             self._run.conduct.ended(agent, result)
+            self._run.written.ended(result)
             self._run.promptness.ended(result)
             self._run.requested.ended(result)
             self._run.foretold.ended(result)
@@ -53,6 +54,7 @@ class Disk:
             self._run.refused_disks.ended(result)
         elif path.startswith(LAYOUT.attempts) and "/nodes/" in path:
             record = from_json(NodeResult, self._read(path))
+            self._run.written.records(record)
             self.node_results[record.attempt, record.node] = record
             self._run.conduct.records(record)
 
@@ -65,6 +67,7 @@ class Disk:
         if not self.results:
             self._valid.append(claim.attempt)
         self._run.rules.claimed(agent, claim, world, before)
+        self._run.written.claimed(agent, claim, world, before)
         self._run.promptness.claimed(claim, world, before)
         self._run.foretold.claimed(claim, world)
         self._run.large.claimed(claim)

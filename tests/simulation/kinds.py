@@ -7,6 +7,8 @@ from collections.abc import Callable, Mapping
 from tests.simulation.draw import draw
 from tests.simulation.draw_alone import draw_alone
 from tests.simulation.draw_asked_saves import draw_asked_saves
+from tests.simulation.draw_checks import draw_checks
+from tests.simulation.draw_deaf import draw_deaf
 from tests.simulation.draw_disks import draw_disks
 from tests.simulation.draw_failures import draw_failures
 from tests.simulation.draw_firsts import draw_firsts
@@ -40,6 +42,8 @@ KINDS: Mapping[str, Callable[[int], Scenario]] = {
     "taken": draw_taken,
     "search": draw_search,
     "disks": draw_disks,
+    "deaf": draw_deaf,
+    "checks": draw_checks,
     "limits": draw_limits,
     "moved": draw_moved,
     DRAWN_ANYHOW: draw,
@@ -73,3 +77,4 @@ WEIGHTS: Mapping[str, float] = dict.fromkeys(KINDS, 1.0) | {
     "large": 0.5,
     "flapping": 0.5,
 }
+LONG = frozenset({"machines", "large", "flapping"})  # whose runs take longest

@@ -3,11 +3,11 @@
 Theory of operation. A mutation is an edit of the syntax tree of one module of membership or of its drivers: a condition
 turned round, a statement left out, a bound changed. It is tried in a child of a process that has all loaded, in which
 the edited function takes the place of the shipped one (`edited`), or in a new process that loads the edited module,
-where the edit is of what runs only then. There seeds are played until one breaks a rule: those of every kind of
-schedule that run the edited line (`reach`) first. A seed is bounded by its steps and by its own processor time, not by
-the time of a machine that others use. What no seed notices survives, and is printed: a rule or a fault is missing, or
-the edit changes nothing that matters, which `EQUIVALENT` then says with the reason. A module that cannot be loaded with
-its edit is no mutation.
+where the edit is of what runs only then. There schedules are played until one breaks a rule: those that run the edited
+line (`reach`, `aimed`) first. One that the code as it is does not survive does not count. A schedule is bounded by its
+steps and by its own processor time, not by the time of a machine that others use. What no schedule notices survives,
+and is printed: a rule or a fault is missing, or the edit changes nothing that matters, which `EQUIVALENT` then says
+with the reason. A module that cannot be loaded with its edit is no mutation.
 
 `mutated_code` says which code is edited: what only people read is not, nor what the simulation does not play.
 
@@ -33,7 +33,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -41,9 +41,11 @@ from queue import SimpleQueue
 from tempfile import TemporaryDirectory
 from types import ModuleType
 
+from tests.simulation.aimed import Trial, aimed, trial_in, trials
 from tests.simulation.edited import Functions, bounded, loaded_functions, replace_function
+from tests.simulation.edits import Replace, edits
 from tests.simulation.mutated_code import ROOT, nodes
-from tests.simulation.reach import Reach, measure, schedules, sources
+from tests.simulation.reach import Reach, measure, sources
 
 SURVIVES = "survives"
 NOT_LOADED = "does not load"
@@ -73,6 +75,8 @@ DRIVERS = (
 PLAYED = 60
 AS_IT_IS = 33  # that the code as it is has to survive first; the tests play more
 TRIED = 8  # seeds of each kind, to see which lines they run
+TRIED_MORE = 32  # of each kind whose runs are short, for lines that few of these run
+UNTRUE = 8  # schedules that break a rule of the code as it is, and say nothing of an edit
 SEED_CPU_S = 20.0  # of the processor, not of the wall: a seed takes a tenth of a second
 EQUIVALENT: dict[str, str] = {}
 REACH = "reach.json"
@@ -101,71 +105,6 @@ class Mutation:
         return f"{self.module.removeprefix('hpc_elastic.')}:{self.line}:{self.what}"
 
 
-Edit = Callable[[ast.AST], ast.AST | None]
-
-
-def _edits(node: ast.AST) -> Iterator[tuple[str, Edit]]:
-    """What can be changed about a node; None in the place of a node leaves a statement out."""
-    if isinstance(node, (ast.If, ast.IfExp, ast.While)):
-        yield "condition turned round", _negate
-    elif isinstance(node, ast.BoolOp):
-        yield "and for or", _other_bool
-    elif isinstance(node, ast.Return) and isinstance(node.value, (ast.Compare, ast.BoolOp)):
-        yield "answer turned round", _negate_value
-    elif isinstance(node, ast.BinOp) and isinstance(node.op, (ast.Add, ast.Sub)) and not _is_text(node):
-        yield "plus for minus", _other_sign
-    elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in ("min", "max"):
-        yield "min for max", _other_end
-    elif isinstance(node, ast.Constant) and isinstance(node.value, bool):
-        yield "true for false", lambda old: ast.Constant(value=not old.value)  # type: ignore[attr-defined]
-    elif isinstance(node, ast.Constant) and isinstance(node.value, (int, float)) and node.value > 1:
-        yield "four times as much", lambda old: ast.Constant(value=old.value * 4)  # type: ignore[attr-defined]
-        yield "a quarter", lambda old: ast.Constant(value=old.value / 4)  # type: ignore[attr-defined]
-    elif _is_left_out(node):
-        yield "left out", lambda _: None
-
-
-def _is_left_out(node: ast.AST) -> bool:
-    if isinstance(node, (ast.Assign, ast.AugAssign)):
-        return isinstance(_target(node), ast.Attribute)
-    return isinstance(node, ast.Expr) and isinstance(node.value, (ast.Call, ast.Await))
-
-
-def _negate(node: ast.AST) -> ast.AST:
-    node.test = ast.UnaryOp(op=ast.Not(), operand=node.test)  # type: ignore[attr-defined]
-    return node
-
-
-def _negate_value(node: ast.AST) -> ast.AST:
-    node.value = ast.UnaryOp(op=ast.Not(), operand=node.value)  # type: ignore[attr-defined]
-    return node
-
-
-def _other_bool(node: ast.AST) -> ast.AST:
-    node.op = ast.Or() if isinstance(node.op, ast.And) else ast.And()  # type: ignore[attr-defined]
-    return node
-
-
-def _other_sign(node: ast.AST) -> ast.AST:
-    node.op = ast.Sub() if isinstance(node.op, ast.Add) else ast.Add()  # type: ignore[attr-defined]
-    return node
-
-
-def _other_end(node: ast.AST) -> ast.AST:
-    node.func.id = "max" if node.func.id == "min" else "min"  # type: ignore[attr-defined]
-    return node
-
-
-def _target(node: ast.Assign | ast.AugAssign) -> ast.expr:
-    return node.targets[0] if isinstance(node, ast.Assign) else node.target
-
-
-def _is_text(node: ast.AST) -> bool:
-    return any(isinstance(each, (ast.JoinedStr, ast.List, ast.Tuple)) for each in ast.walk(node)) or any(
-        isinstance(each, ast.Constant) and isinstance(each.value, str) for each in ast.walk(node)
-    )
-
-
 def _path(module: str) -> Path:
     return ROOT / (module.replace(".", "/") + ".py")
 
@@ -178,7 +117,7 @@ def mutations() -> list[Mutation]:
         tree = ast.parse(source)
         numbers = {node: number for number, node in enumerate(ast.walk(tree))}
         for node in nodes(tree):
-            for what, _ in _edits(node):
+            for what, _ in edits(node):
                 number = numbers[node]
                 line = " ".join((ast.get_source_segment(source, node) or "").split())
                 found.append(Mutation(module, number, getattr(node, "lineno", 0), what, line[:100]))
@@ -207,52 +146,55 @@ def _edited(mutation: Mutation) -> ast.Module:
     """The tree of its module with the edit."""
     tree = ast.parse(_path(mutation.module).read_text())
     node = list(ast.walk(tree))[mutation.node]
-    edit = dict(_edits(node))[mutation.what]
-    changed: ast.Module = _Replace(node, edit).visit(tree)  # type: ignore[assignment]
+    edit = dict(edits(node))[mutation.what]
+    changed: ast.Module = Replace(node, edit).visit(tree)  # type: ignore[assignment]
     return ast.fix_missing_locations(changed)
 
 
-class _Replace(ast.NodeTransformer):
-    def __init__(self, node: ast.AST, edit: Edit) -> None:
-        self._node = node
-        self._edit = edit
-
-    def visit(self, node: ast.AST) -> ast.AST:
-        if node is not self._node:
-            return self.generic_visit(node)
-        return self._edit(node) or ast.Pass()
-
-
-def play(mutation: Mutation | None, count: int, reach: Reach) -> str:
-    """Play seeds with a mutation, in a process of its own; return the verdict, as it is printed.
+def play(mutation: Mutation | None, count: int, reach: Reach, untrue: Collection[Trial] = ()) -> str:
+    """Play schedules with a mutation, in a process of its own; return the verdict, as it is printed.
 
     Args:
         mutation: None for the code as it is.
-        count: how many seeds.
+        count: how many schedules.
         reach: which seeds run which line.
+        untrue: schedules that break a rule of the code as it is.
     """
     if mutation is not None and "hpc_elastic.membership" not in sys.modules:
         sys.meta_path.insert(0, _Loader(mutation))
     try:
         from tests.simulation.kinds import KINDS, WEIGHTS
-        from tests.simulation.world import SimulatedRun
+        from tests.simulation.world import SimulatedRun  # noqa: F401
     except Exception as error:
         return f"{NOT_LOADED}: {type(error).__name__}: {error}"
-    found = reach.get(f"{mutation.module}:{mutation.line}", ()) if mutation is not None else ()
-    reached = list(dict.fromkeys((kind, seed) for kind, seed in found))
-    for kind, seed in schedules(reached, WEIGHTS, TRIED, count):
-        try:
-            with bounded(SEED_CPU_S):
-                SimulatedRun(KINDS[kind](seed)).play()
-        except Exception as error:
-            return f"{kind} {seed}: {type(error).__name__}: {error}".splitlines()[0]
+    ran: list[tuple[str, int]] = []
+    if mutation is not None:
+        ran = aimed(reach, mutation.module, mutation.node, mutation.line)
+    for trial in trials(ran, WEIGHTS, TRIED, count):
+        if trial not in untrue and (why := _broken(trial)) is not None:
+            return f"{trial.name}: {why}"
     if mutation is None:
         return SURVIVES
-    return f"{SURVIVES} {count} seeds; {len(reached)} of {TRIED * len(KINDS)} run the line"
+    own, among = reach.get(f"{mutation.module}:{mutation.line}", ()), TRIED * len(KINDS)  # others ran its function
+    return (
+        f"{SURVIVES} {count} seeds; {sum(seed < TRIED for _, seed in own)} of {among} run the line, {len(own)} in all"
+    )
+
+
+def _broken(trial: Trial) -> str | None:
+    """How a schedule breaks a rule, if it does."""
+    from tests.simulation.world import SimulatedRun
+
+    try:
+        with bounded(SEED_CPU_S):
+            SimulatedRun(trial.scenario()).play()
+    except Exception as error:
+        return f"{type(error).__name__}: {error}".splitlines()[0]
+    return None
 
 
 def serve() -> None:
-    """Try each mutation that comes in by its own line, with a number of seeds, in a child of this process.
+    """Try each mutation that comes in by its own line, or each schedule without one, in a child of this process.
 
     The child has the shipped code already, and the functions of the edit are changed in it: a new process has to load
     all again, which takes longer than most verdicts. What runs when a module is loaded needs one all the same.
@@ -261,19 +203,24 @@ def serve() -> None:
 
     reach, functions = _kept_reach(), loaded_functions()
     for line in sys.stdin:
-        word, count = json.loads(line)
-        mutation = None if word is None else Mutation(**word)
-        print(_in_child(lambda: _play_edited(mutation, count, reach, functions)), flush=True)  # noqa: B023
+        word, count, names = json.loads(line)
+        listed = [Trial(*each) for each in names]
+        if word is None:
+            print(_in_child(lambda: _broken(listed[0])), flush=True)  # noqa: B023
+        else:
+            mutation = Mutation(**word)
+            print(_in_child(lambda: _play_edited(mutation, count, reach, functions, listed)), flush=True)  # noqa: B023
 
 
-def _play_edited(mutation: Mutation | None, count: int, reach: Reach, functions: Functions) -> str | None:
+def _play_edited(
+    mutation: Mutation, count: int, reach: Reach, functions: Functions, untrue: Collection[Trial]
+) -> str | None:
     """The verdict; None if the edit is of what runs as the module is loaded."""
-    if mutation is not None:
-        source = _path(mutation.module).read_text()
-        changed = _edited(mutation)
-        if not replace_function(str(_path(mutation.module)), ast.parse(source), changed, mutation.node, functions):
-            return None
-    return play(mutation, count, reach)
+    source = _path(mutation.module).read_text()
+    changed = _edited(mutation)
+    if not replace_function(str(_path(mutation.module)), ast.parse(source), changed, mutation.node, functions):
+        return None
+    return play(mutation, count, reach, untrue)
 
 
 def _in_child(work: Callable[[], str | None]) -> str:
@@ -304,17 +251,27 @@ class Server:
             command, cwd=checkout, text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE
         )
 
-    def verdict(self, mutation: Mutation | None, count: int) -> str:
-        """Try one."""
+    def verdict(self, mutation: Mutation, count: int) -> str:
+        """Try one; a schedule that the code as it is does not survive either says nothing of it."""
+        untrue: list[Trial] = []
+        while True:
+            said = self._ask(mutation, count, untrue)
+            verdict = _try(mutation, count, self._checkout, untrue) if said is None else said
+            trial = trial_in(verdict)
+            if trial is None or len(untrue) == UNTRUE or self._ask(None, 1, [trial]) is None:
+                return verdict
+            untrue.append(trial)
+
+    def _ask(self, mutation: Mutation | None, count: int, listed: Sequence[Trial]) -> str | None:
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         word = None if mutation is None else asdict(mutation)
-        self._process.stdin.write(json.dumps([word, count]) + "\n")
+        self._process.stdin.write(json.dumps([word, count, listed]) + "\n")
         self._process.stdin.flush()
         said: str | None = json.loads(self._process.stdout.readline())
         if said is not None and said.startswith(CRASHED):
             raise RuntimeError(f"{mutation}: {said}")
-        return _try(mutation, count, self._checkout) if said is None else said
+        return said
 
     def close(self) -> None:
         """End it."""
@@ -323,9 +280,10 @@ class Server:
         self._process.wait()
 
 
-def _try(mutation: Mutation | None, count: int, checkout: Path) -> str:
+def _try(mutation: Mutation | None, count: int, checkout: Path, untrue: Sequence[Trial] = ()) -> str:
     word = "null" if mutation is None else json.dumps(asdict(mutation))
     command = [sys.executable, "-m", "tests.simulation.mutate", "--play", word, "--count", str(count)]
+    command += ["--but", json.dumps(untrue)]
     ended = subprocess.run(command, cwd=checkout, capture_output=True, text=True, check=False)
     if ended.returncode:
         raise RuntimeError(f"{' '.join(command)} ended with {ended.returncode}: {ended.stderr[-2000:]}")
@@ -391,6 +349,7 @@ def main(words: Sequence[str] | None = None) -> int:
         "--reach", type=Path, help="a file that keeps which seeds run which lines; made if it is absent"
     )
     parser.add_argument("--play", default="", help="one, in this process")
+    parser.add_argument("--but", default="[]", help="schedules that are not played then")
     parser.add_argument("--measure-reach", action="store_true", help="in this process")
     parser.add_argument(
         "--serve", action="store_true", help="those that standard input names, in children of this process"
@@ -398,13 +357,18 @@ def main(words: Sequence[str] | None = None) -> int:
     arguments = parser.parse_args(words)
     if arguments.play:
         what = json.loads(arguments.play)
-        print(play(None if what is None else Mutation(**what), arguments.count, _kept_reach()))
+        mutation = None if what is None else Mutation(**what)
+        untrue = [Trial(*each) for each in json.loads(arguments.but)]
+        print(play(mutation, arguments.count, _kept_reach(), untrue))
         return 0
     if arguments.serve:
         serve()
         return 0
     if arguments.measure_reach:
-        (ROOT / REACH).write_text(json.dumps(measure(sources(ROOT, NAMES), TRIED)))
+        from tests.simulation.kinds import KINDS, LONG
+
+        more = {kind: TRIED_MORE // (4 if kind in LONG else 1) for kind in KINDS}
+        (ROOT / REACH).write_text(json.dumps(measure(sources(ROOT, NAMES), TRIED, more)))
         return 0
     everything = mutations()
     numbers = [

@@ -355,6 +355,11 @@ class SimulatedConnection:
         if seconds is not None:
             self._agent.run.clock.after(seconds, lambda: self._check_peer(seconds))
 
+    @property
+    def is_closed_here(self) -> bool:
+        """Whether this side sends nothing more."""
+        return self._is_closed_here
+
     def no_handshake(self) -> NoHandshakeError:
         return NoHandshakeError(self._why)
 

@@ -20,7 +20,7 @@ STOPS_WITHIN_S = 90.0  # starting and stopping at their slowest
 FENCES_S = 0.1  # that an agent has to kill its workers, before its guard's delay begins
 KILL_S = 0.25  # that a guard takes
 SILENT = frozenset(  # faults after which no kernel speaks for an agent that lives
-    ("power_off", "partition", "pause", "kill_agent", "kill_worker", "exit_worker", "term_worker")
+    ("power_off", "partition", "one_way", "pause", "kill_agent", "kill_worker", "exit_worker", "term_worker")
 )
 SPREAD = 1.25  # of the pauses before restarts
 BOOTS_S = 0.1  # an agent that was frozen while it started workers finds out what time it is when they are there

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
 from tests.simulation import mutate
+from tests.simulation.aimed import Trial, trials
+from tests.simulation.kinds import WEIGHTS
 from tests.tiers import variants
 
 pytestmark = pytest.mark.long
@@ -61,3 +64,32 @@ def test_a_module_that_cannot_be_loaded_is_neither_caught_nor_a_survivor(checkou
 def test_an_edit_of_what_nobody_waits_for_is_caught(checkout: Path, name: str, seeds: int) -> None:
     found = [each for each in mutate.mutations() if each.name.startswith(name)]
     assert any("BrokenRuleError" in mutate._try(each, seeds, checkout) for each in found)
+
+
+class Answers(mutate.Server):
+    """A server that has these answers, by whether the code is edited, and the schedules that are left out or played."""
+
+    def __init__(self, answers: dict[tuple[bool, tuple[str, ...]], str | None]) -> None:
+        self._answers = answers
+
+    def _ask(self, mutation: mutate.Mutation | None, count: int, listed: Sequence[Trial]) -> str | None:
+        return self._answers[mutation is not None, tuple(trial.name for trial in listed)]
+
+
+def test_a_schedule_that_the_code_as_it_is_does_not_survive_catches_nothing() -> None:
+    mutation = mutate.mutations()[0]
+    untrue, true = "any 3/1: BrokenRuleError: two worlds", "any 4: BrokenRuleError: two worlds"
+    server = Answers(
+        {
+            (True, ()): untrue,
+            (False, ("any 3/1",)): "BrokenRuleError: two worlds",
+            (True, ("any 3/1",)): true,
+            (False, ("any 4",)): None,
+        }
+    )
+    assert server.verdict(mutation, 60) == true
+
+
+def test_a_schedule_that_is_left_out_is_not_played() -> None:
+    listed = trials([], WEIGHTS, mutate.TRIED, 2)
+    assert mutate.play(None, 2, {}, listed) == mutate.SURVIVES

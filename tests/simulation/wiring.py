@@ -49,6 +49,7 @@ from tests.simulation.scenario import GRACE_S, RESTART_GRACE_S, Scenario
 
 if TYPE_CHECKING:
     from tests.simulation.agent import Agent
+    from tests.simulation.network import SimulatedConnection
     from tests.simulation.plant import Plant
 
 VERSIONS = {"torch": "2.13.0"}
@@ -133,6 +134,7 @@ class SimulatedJournal(Journal):
     def say(self, text: str, level: Level = "info") -> None:
         """For people."""
         self._agent.run.conduct.says(self._agent, level)
+        self._agent.run.conduct.prints(self._agent, is_head=self.is_head)
 
     def note(self, note: Note, time_ns: int) -> None:
         """For people."""
@@ -188,6 +190,7 @@ class Headquarters(Coordinator):
         self._watch_ticks(arguments[0])
         super().__init__(*arguments, journal=journal, **more)
         self.agent.headquarters = self
+        self.agent.run.conduct.leads(self.agent, self._head)
 
     def _watch_ticks(self, head: Any) -> None:
         self.agent.run.contracts.watch_ticks(self.agent, head, LOOKS_PER_LEASE)
@@ -266,7 +269,12 @@ class Headquarters(Coordinator):
             run.rules.noted(action)
         elif isinstance(action, do.Drop):
             run.parted(action.node, agent.start_number)
+        dropped = self._connections.get(action.node) if isinstance(action, do.Drop) else None
         super()._act(action)
+        if isinstance(action, do.Drop):
+            run.conduct.has_dropped(agent, action.node, cast("SimulatedConnection | None", dropped))
+        elif isinstance(action, do.Superseded):
+            run.conduct.steps_down(agent, is_head=self._journal.is_head)
 
     def _note(self, note: Note) -> None:
         if note.name == "run.stopping":

@@ -51,6 +51,7 @@ from tests.simulation.verdicts import Verdicts
 from tests.simulation.wiring import JOB, launch_plan, wired
 from tests.simulation.witness import Witness
 from tests.simulation.workers import Worker
+from tests.simulation.written import Written
 
 BOUND_S = 3000.0
 BOUND_STEPS = 500_000
@@ -77,6 +78,7 @@ class SimulatedRun:
         self.conduct = Conduct(self)
         self.contracts = Contracts(self)
         self.reports = Reports(self)
+        self.written = Written(self)
         self.orders = Orders(self)
         self.noted = Noted(self)
         self.taken = Taken(self)

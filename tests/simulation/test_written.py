@@ -1,0 +1,36 @@
+"""What records say of nodes, ranks and times is true, and what is not is found; so is what a head leaves undone."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.simulation.kinds import KINDS
+from tests.simulation.planted_written import WRITTEN_BUGS, PlantedWritten
+from tests.simulation.rules import BrokenRuleError
+from tests.simulation.world import SimulatedRun
+from tests.simulation.written import in_turn
+from tests.tiers import variants
+
+SEEDS = range(20)
+
+
+def shows(seed: int, bug: str) -> bool:
+    *_, kind, words = WRITTEN_BUGS[bug]
+    try:
+        SimulatedRun(KINDS[kind](seed), PlantedWritten(bug)).play()
+    except BrokenRuleError as error:
+        return words in str(error)
+    return False
+
+
+@pytest.mark.parametrize(
+    "bug", variants(*WRITTEN_BUGS, of="test_a_false_record_and_what_a_head_leaves_undone_are_found")
+)
+def test_what_records_say_and_heads_leave_undone_is_found(bug: str) -> None:
+    assert any(shows(seed, bug) for seed in SEEDS), f"no seed of {len(SEEDS)} shows that {bug}"
+
+
+def test_turns_go_to_the_first_then_the_middle_then_the_quarters() -> None:
+    assert in_turn(list("abcdefgh")) == list("aecgbfdh")
+    assert in_turn(list("abc")) == list("acb")
+    assert in_turn([]) == []
