@@ -103,9 +103,9 @@ class Witness:
         if sum(recent) + 4 * max(scenario.delays_s) > 0.3 * scenario.lease_s:
             self.see("loss")
 
-    def is_suspect(self, node: str) -> bool:
-        """Whether this node is gone, or has had no head for a moment since it was to be in the attempt before."""
-        agent, latest = self.run.agent(node), self.run.disk.latest_claim
+    def is_suspect(self, agent: Agent) -> bool:
+        """Whether this agent is gone, or has had no head for a moment since it was to be in the attempt before."""
+        latest = self.run.disk.latest_claim
         before = self.run.disk.asked_at.get(latest.attempt - 1, 0.0) if latest is not None else 0.0
         return not agent.is_running or agent.parted_at >= before - SLOW_S
 
