@@ -136,6 +136,8 @@ class Member:
             self._lease.echoed(message.number)
             return []
         if isinstance(message, messages.Welcome):
+            if self._allegiance.is_headless:  # it came when this node had just given that head up
+                return []
             self.phase = MemberPhase.PARKED
             self._allegiance.welcomed(message.head, gathers=message.gathers)
             if self._told == self.join.unhealthy:

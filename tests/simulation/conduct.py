@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from hpc_elastic.agent.drivers.coordinator import HANGS_UP_WITHIN_S
 from hpc_elastic.membership import messages
 from hpc_elastic.membership.actions import Action, HeadOver, Level, Note, SendToHead, SendToMember, StartWorkers
+from hpc_elastic.membership.member import MemberPhase
 from hpc_elastic.membership.messages import Message
 from hpc_elastic.membership.timing import Timing
 from hpc_elastic.rank_set import parse_ranks
@@ -62,9 +63,10 @@ class Conduct:
             require(not is_known, f"{agent.name} notes the loss of a head again, though none has taken its place")
             self._knows_loss[agent] = True
 
-    def hears(self, agent: Agent, message: Message) -> None:
-        """A member hears its head."""
-        if isinstance(message, messages.Welcome) and not message.gathers:
+    def has_heard(self, agent: Agent, message: Message) -> None:
+        """A member has taken in what its head says, unless it gave that head up just before."""
+        is_taken_in = agent.member.phase is MemberPhase.PARKED
+        if isinstance(message, messages.Welcome) and not message.gathers and is_taken_in:
             self._knows_loss[agent] = False
 
     def searches(self, agent: Agent) -> None:

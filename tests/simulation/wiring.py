@@ -273,6 +273,7 @@ class Here(LocalMember):
     def received(self, message: Message) -> None:
         self._agent.heard(message)
         super().received(message)
+        self._agent.run.conduct.has_heard(self._agent, message)
 
     def connected(self, *, is_joined: bool, asked: float | None = None) -> None:
         self._agent.run.reports.connects(self._agent)
