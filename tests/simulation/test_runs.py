@@ -230,6 +230,9 @@ FOUND = {
         disk_s=(0.01, 0.05),
         rejoin="immediately",
     ),
+    "a head that went on without a node whose connection was reset keeps its place": elastic(
+        *(2, 1, Fault(what="reset", node=1, at=10.0)), delays_s=(0.001, 0.2), disk_s=(0.01,), work_s=30.0
+    ),
     "a node that was lost long ago may return when it is needed": elastic(
         *(4, 2, Fault(what="power_off", node=2, at=10.0), Fault(what="partition", side=(3,), at=14.0, lasts_s=15.0)),
         Fault(what="kill_agent", node=1, at=28.7),
