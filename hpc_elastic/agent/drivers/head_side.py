@@ -15,6 +15,7 @@ ignored. The agents that dial this one are the members of the local head.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -185,7 +186,8 @@ class HeadSide(Receiver):
             await self._successor.close()
         if self._head is not None:
             self._head.own_member_left("left")
-            await asyncio.wait([asyncio.ensure_future(self._head.over.wait())], timeout=HEAD_CLOSES_WITHIN_S)
+            with contextlib.suppress(asyncio.TimeoutError):
+                await asyncio.wait_for(self._head.over.wait(), HEAD_CLOSES_WITHIN_S)
             await self._head.close()
         if self._connection is not None:
             self._connection.close()
