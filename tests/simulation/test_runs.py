@@ -10,6 +10,7 @@ from dataclasses import replace
 import pytest
 
 from hpc_elastic.plan.roles import RestartPolicy
+from hpc_elastic.rank_set import parse_ranks
 from hpc_elastic.rundir.records import RunResultRecord, RunState
 from tests.simulation.draw import draw
 from tests.simulation.rules import BrokenRuleError
@@ -91,6 +92,15 @@ def the_result(scenario: Scenario) -> tuple[RunResultRecord, SimulatedRun]:
 def test_a_killed_worker_costs_one_restart() -> None:
     result, _ = the_result(a_scenario(faults=(Fault(what="kill_worker", node=1, at=6.0),)))
     assert (result.state, result.attempts, result.restarts) == (RunState.SUCCEEDED, 2, 1)
+
+
+def test_a_term_that_comes_when_a_stop_has_begun_is_that_of_the_stop() -> None:
+    """The stop looks for the node's processes before it sends its own: nobody can tell the two."""
+    faults = Fault(what="exit_worker", node=0, at=6.0), Fault(what="term_worker", node=0, phase="stopping")
+    result, run = the_result(a_scenario(a_role("trainer", nodes=1), faults=faults))
+    cause = run.disk.claims[2].root_cause
+    assert cause is not None
+    assert (result.state, len(parse_ranks(cause.failed))) == (RunState.SUCCEEDED, 1)
 
 
 def test_a_lost_head_ends_the_run_with_a_result() -> None:
@@ -269,6 +279,8 @@ def test_a_pause_of_the_head_beside_a_killed_agent_is_one_loss_and_not_all_of_th
         pytest.param(408227, id="who got a TERM and was paused beyond its lease leaves as one that was stopped"),
         pytest.param(452098, id="a fence that comes right before the TERM of a stop is none of patience"),
         pytest.param(427318, id="a store host of a role whose failures are ignored ends what others share it"),
+        pytest.param(21112, id="where messages are slow for the lease more nodes than the lost one come too late"),
+        pytest.param(32585, id="who is refused by a head of another version leaves for that"),
         pytest.param(241373, id="a head that closes a connection for a newer one of the same agent is not dead"),
     ],
 )

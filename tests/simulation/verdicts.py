@@ -116,9 +116,14 @@ class Verdicts:
             expected |= {NODE_LOST} if witness.kinds & {"loss", "term"} else set()
             expected |= {STOPPED} if agent.name in witness.terminated else set()
             expected |= {STALLED} if agent.name in witness.unkillable else set()
-        if agent.versions != VERSIONS:
+        if agent.versions != VERSIONS or (agent.is_refused and self._is_refused_by_another_version(agent)):
             expected.add(NODES_MISSING)
         require(exit_code in expected, f"{agent.name} left with {exit_code}, and should have with {expected}")
+
+    def _is_refused_by_another_version(self, agent: Agent) -> bool:
+        """Whether the latest head has another version than this agent: then all agents but its own may be refused."""
+        claim = self._run.disk.latest_claim
+        return claim is not None and self._run.peer(agent, claim.head).versions != agent.versions
 
     def _is_true(self, reason: str) -> bool:
         witness, scenario = self._run.witness, self._run.scenario
