@@ -222,8 +222,9 @@ class Head:
             is_gone: it surely has no workers.
             may_return: its agent most likely lives.
         """
+        is_agent_alone = is_gone and (may_return or not self._may_have_restarted(node, now))
         may_return = may_return or (is_gone and self._may_have_left(node, now))
-        member = self._members.lose(node, now, is_gone=is_gone, may_return=may_return)
+        member = self._members.lose(node, now, is_gone=is_gone, may_return=may_return, is_agent_alone=is_agent_alone)
         if member is None:
             return []
         if self.phase in (HeadPhase.CLOSING, HeadPhase.OVER):
@@ -248,10 +249,15 @@ class Head:
         Where the network between them was down for as long as a member is patient, its kernel answers this head with a
         reset when it is up again, as that of a dead agent does.
         """
+        return self._has_been_silent(node, self._settings.timing.silent_before_reset_s, now)
+
+    def _may_have_restarted(self, node: str, now: float) -> bool:
+        """Return whether the machine of a member whose connection has ended may have started again since."""
+        return self._has_been_silent(node, self._settings.timing.silent_before_restart_s, now)
+
+    def _has_been_silent(self, node: str, seconds: float, now: float) -> bool:
         member = self._roster.get(node)
-        if member is None or node == self._settings.node:
-            return False
-        return now - member.lease.heard >= self._settings.timing.silent_before_reset_s
+        return member is not None and node != self._settings.node and now - member.lease.heard >= seconds
 
     # Events of people and of the run directory.
 

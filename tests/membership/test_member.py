@@ -495,6 +495,14 @@ def test_a_welcome_that_comes_when_the_head_has_just_been_given_up_is_passed_ove
     assert leave.exit_code == ExitCode.STOPPED
 
 
+@pytest.mark.parametrize(("silent_s", "was_silent"), [(2.9, False), (3.0, True)])
+def test_a_reset_after_a_silence_of_two_beats_may_be_that_of_a_machine_that_has_started_again(
+    silent_s: float, was_silent: bool
+) -> None:
+    (search,) = of_kind(parked().disconnected("reset", is_dead=True, now=silent_s), DiscoverHead)
+    assert search.lost.was_silent == was_silent
+
+
 def test_an_echo_of_no_beat_is_no_news() -> None:
     member = working()
     member.received(Echo(number=99), 0)

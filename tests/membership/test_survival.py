@@ -679,6 +679,33 @@ def test_the_first_agent_tries_to_end_the_job_of_a_lost_batch_host_if_slurm_answ
     assert end(script) == ["node1"]
 
 
+@pytest.mark.parametrize(("silent_s", "enders"), [(2.0, []), (4.0, ["node2"])], ids=["at once", "after a silence"])
+def test_a_batch_host_that_resets_its_connection_after_a_silence_may_have_started_again(
+    silent_s: float, enders: list[str]
+) -> None:
+    """Its kernel answers as that of a dead agent does, and the batch script is gone."""
+    script = HeadScript(4, min_nodes=2, node="node1")
+    for node_id in range(4):
+        script.head.joined(launched(node_id, is_launch_host=node_id == 0), script.now)
+    script.claimed()
+    script.head.received("node0", Beat(number=1), script.now)
+    script.now += silent_s
+    script.lose(0)
+    assert end(script) == enders
+
+
+@pytest.mark.parametrize(("was_silent", "enders"), [(False, []), (True, ["node2"])])
+def test_a_successor_of_a_batch_host_that_may_have_started_again_ends_its_job(
+    *, was_silent: bool, enders: list[str]
+) -> None:
+    given = succession(is_dead=True)
+    lost = replace(given.lost, was_silent=was_silent)
+    script = succeeding(replace(given, lost=lost, world=replace(given.world, launch_node="node0")))
+    for node_id in (1, 2, 3):
+        script.head.joined(launched(node_id), script.now)
+    assert end(script) == enders
+
+
 def test_nobody_ends_a_job_that_the_scheduler_starts_again() -> None:
     script = HeadScript(4, min_nodes=2, node="node1")
     for node_id in range(4):

@@ -243,6 +243,9 @@ FOUND = {
     "a head that went on without a node whose connection was reset keeps its place": elastic(
         *(2, 1, Fault(what="reset", node=1, at=10.0)), delays_s=(0.001, 0.2), disk_s=(0.01,), work_s=30.0
     ),
+    "a node of the batch script that starts again has lost its script": elastic(
+        *(2, 1, Fault(what="power_off", node=0, at=10.0), Fault(what="reset", node=1, at=14.5)),
+    ),
     "a node that was lost long ago may return when it is needed": elastic(
         *(4, 2, Fault(what="power_off", node=2, at=10.0), Fault(what="partition", side=(3,), at=14.0, lasts_s=15.0)),
         Fault(what="kill_agent", node=1, at=28.7),

@@ -309,7 +309,9 @@ class Workers:
             return
         del self.alive[worker.local_rank]
         # Between the beginning of a stop and its TERM nobody can tell another TERM from that one.
-        is_stopped = self._is_stop_of(exitcode) or (exitcode == TERM and self._agent.member.phase is MemberPhase.STOPPING)
+        is_stopped = self._is_stop_of(exitcode) or (
+            exitcode == TERM and self._agent.member.phase is MemberPhase.STOPPING
+        )
         self._run.witness.ended(self._agent, worker, exitcode, is_stopped=is_stopped)
         self._agent.process.arrives(self._collect, worker, exitcode)
 
