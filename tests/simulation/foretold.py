@@ -77,7 +77,8 @@ class Foretold:
         self._calm_at = self._run.clock.now
         now, name, what = self._run.clock.now, agent.name, fault.what
         if what.endswith("_worker"):
-            self._fails(name, now, SETTLES_S if what == "term_worker" else 0.0)
+            if agent.workers.alive:  # else all have exited by themselves
+                self._fails(name, now, SETTLES_S if what == "term_worker" else 0.0)
         elif what in ("kill_agent", "power_off") and name in self._here:
             self._dies(name, now, is_silent=what == "power_off")
         elif what == "partition":
@@ -85,6 +86,7 @@ class Foretold:
         elif what == "pause":
             self._stands_still(name, now, fault.lasts_s)
         elif what == "ask_restart":
+            self._fill()
             self._expect("a restart that was asked for", now, 0.0, LOOKS_S)
         elif what == "ask_drain":
             self._is_drained(name, now)
@@ -112,6 +114,7 @@ class Foretold:
             return
         pause_s = scenario.backoff_first_s * 2**self._restarts
         self._restarts += 1
+        self._fill()  # who is back takes part
         longest_s = settles_s + pause_s * SPREAD
         self._expect(f"a restart after a failure on {name}", now, settles_s + pause_s, longest_s, name)
 
