@@ -265,6 +265,8 @@ class Conduct:
         require(not ticks, f"{agent.name} ends, and leaves the timers of {ticks}")
         if self._run.earlier:  # an agent of an old start is cut short where the new one begins
             return
-        known = [each for each in agent.sockets if each.connection is not None and each.other.agent.is_powered]
+        # Who has hung up on this agent while the network was cut waits for nothing more of it.
+        known = [each for each in agent.sockets if each.connection is not None and each.other.is_open]
+        known = [each for each in known if each.other.agent.is_powered]
         open_ = [each.other.agent.name for each in known if each.connection.opened_at < agent.now - HANGS_UP_WITHIN_S]  # type: ignore[union-attr]
         require(not open_, f"{agent.name} ends with connections to {open_}")
