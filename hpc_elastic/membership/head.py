@@ -116,6 +116,20 @@ class Head:
         return self._members.world if self.phase is HeadPhase.RUNNING else None
 
     @property
+    def is_at_first(self) -> bool:
+        """Return whether this head gathers for the first attempt of its allocation; any thread may ask."""
+        return self.phase is HeadPhase.GATHERING and not self.gathering.has_world
+
+    def yields(self, to: str, allocation: int) -> list[Action]:
+        """Step down for another head of this start, which has claimed a later allocation, if too few nodes are here.
+
+        It may have taken this head for lost while nodes were still to come; each would wait for the other's nodes.
+        """
+        if not self.is_at_first or self.gathering.is_enough():
+            return []
+        return self.superseded(f"{to} is head, too, and has claimed allocation {allocation}")
+
+    @property
     def charged(self) -> Charged:
         """Return what is charged so far, of which the latest claim may not have all."""
         return charged_in(self._judge.charged)

@@ -361,6 +361,34 @@ def test_a_run_ends_although_another_node_claimed_a_later_allocation_in_vain(fau
     assert (result.reason, list(run.disk.claims)) == (reason, [1])
 
 
+@pytest.mark.parametrize("lasts_s", [2.2, 5.0, 20.0])
+@pytest.mark.parametrize("seed", [0, *longer(*range(1, 8))])
+def test_a_first_head_that_stood_still_while_a_node_was_awaited_yields_to_who_took_its_place(
+    seed: int, lasts_s: float
+) -> None:
+    """Each of the two would wait for the other's nodes, until the run ended for lack of them."""
+    role = Role(name="trainer", restart="restart_all", nodes_min=3, nodes_max=3, workers=(1,), work_s=10.0)
+    faults = (
+        Fault(what="starts_late", node=2, lasts_s=25.0),
+        Fault(what="pause", node=0, at=4.0, lasts_s=lasts_s),
+    )
+    result, run = the_result(Scenario(seed=seed, roles=(role,), nodes=3, lease_s=3.0, faults=faults))
+    assert (result.reason, run.disk.claims[1].head) == ("succeeded", "node1")
+
+
+@pytest.mark.parametrize("seed", [0, *longer(*range(1, 6))])
+def test_two_heads_that_cannot_reach_each_other_yield_and_wait_for_their_nodes_all_the_same(seed: int) -> None:
+    role = Role(name="trainer", restart="restart_all", nodes_min=4, nodes_max=4, workers=(1,), work_s=10.0)
+    faults = (
+        Fault(what="never_starts", node=3),
+        Fault(what="partition", side=(1, 2), at=4.0, lasts_s=10_000.0),
+    )
+    result, run = the_result(Scenario(seed=seed, roles=(role,), nodes=4, lease_s=3.0, faults=faults))
+    assert (result.reason, result.exit_code) == ("nodes_missing", 6)
+    first = min(agent.left_at for agent in run.agents[:3])
+    assert first > 2 * 60.0, "they took each other's claims for news until they had been head too often"
+
+
 def test_a_head_is_not_superseded_by_its_own_claim_if_the_answer_to_it_was_lost() -> None:
     """It looks into the run directory between two tries, and finds the claim there."""
     fault = Fault(what="disk_loses_answers", node=0, phase="claiming", at=0.003, lasts_s=4.0)

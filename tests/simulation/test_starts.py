@@ -90,3 +90,9 @@ def test_the_losses_of_an_old_head_are_of_the_agents_that_it_had(seed: int) -> N
     run.play()
     old = [claim for claim in run.disk.claims.values() if claim.allocation == 1]
     assert [claim.spend.node_losses for claim in old] == [0, 1]
+
+
+@pytest.mark.long
+def test_a_schedule_that_broke_a_rule_breaks_none_any_more() -> None:
+    """Two nodes of a new start, each head for itself, since the first one stood still as both were gathered."""
+    SimulatedRun(draw_second_start(910712)).play()

@@ -103,6 +103,7 @@ class Coordinator:
         time_left: what this agent knows about the end of its job; None: nobody sees to the time.
         heard: returns the notice that this node's member has from an earlier head.
         drains: the requests to use nodes no more that were made before; the first attempt has to heed them.
+        may_yield: whether this head may step down for another one of this start before the first attempt.
     """
 
     def __init__(
@@ -119,6 +120,7 @@ class Coordinator:
         time_left: TimeLeft | None = None,
         heard: Callable[[], NoticeGiven | None] = lambda: None,
         drains: Iterable[Request] = (),
+        may_yield: bool = True,
     ) -> None:
         self._head = head
         self._node = node
@@ -148,6 +150,7 @@ class Coordinator:
             diagnose=diagnose,
             ask=self._asked,
             heard=heard,
+            may_yield=may_yield,
             times=times.watch,
         )
         self._saves = StateSaves(head, journal=journal, disk=disk, send=self._send, note=self._note)

@@ -44,6 +44,9 @@ from hpc_elastic.scheduler.allocation import Allocation
 
 HEAD_CLOSES_WITHIN_S = 10.0
 CLAIMS_AGAIN_AFTER_S = 1.0
+# How many allocations an agent may have claimed in its searches when it yields to a later head of this start: two sides
+# of a cut network, neither with enough nodes, would else yield to each other until both have been head too often.
+MOST_YIELDS = 1
 NEVER = float("inf")
 
 
@@ -315,7 +318,14 @@ class HeadSide(Receiver):
             superseded=lambda reason: self._superseded(head, reason),
             moved=self._moved,
         )
-        head = self._head = self._head_start.make(self._member.join, past, succession, outputs, self._heard_notice)
+        head = self._head = self._head_start.make(
+            self._member.join,
+            past,
+            succession,
+            outputs,
+            self._heard_notice,
+            may_yield=self._claims <= MOST_YIELDS,
+        )
         self._journal.is_head = succession is None
         self._member.connected(is_joined=False)
 

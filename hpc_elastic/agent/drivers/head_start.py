@@ -126,6 +126,8 @@ class HeadStart:
         succession: Succession | None,
         outputs: HeadOutputs,
         heard: Callable[[], NoticeGiven | None] = lambda: None,
+        *,
+        may_yield: bool = True,
     ) -> Coordinator:
         """Creates a head that gathers nodes for the next attempt.
 
@@ -135,6 +137,7 @@ class HeadStart:
             succession: the lost head whose place it takes, None for a first head.
             outputs: the callbacks to the agent around it.
             heard: returns the notice that this node's member has from an earlier head, with the seconds that are left.
+            may_yield: whether it may step down for another head of this start before the first attempt.
         """
         plan, place = self._plan, self._place
         settings = self._settings(own, past, is_first=succession is None)
@@ -161,6 +164,7 @@ class HeadStart:
             time_left=self._time_left,
             heard=heard,
             drains=past.drains,
+            may_yield=may_yield,
         )
 
     def _settings(self, own: Join, past: Past, *, is_first: bool) -> HeadSettings:
