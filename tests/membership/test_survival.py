@@ -646,6 +646,23 @@ def test_ranks_stay_when_the_head_is_lost() -> None:
     assert [node.node for node in world.nodes] == ["node1", "node2", "node3"]
 
 
+# Two heads before the first attempt.
+
+
+@pytest.mark.parametrize(("nodes", "does_yield"), [((0,), True), ((0, 1), False)], ids=["too few", "enough"])
+def test_a_first_head_yields_to_a_later_one_only_while_it_has_too_few_nodes(
+    *, nodes: tuple[int, ...], does_yield: bool
+) -> None:
+    script = HeadScript(3, min_nodes=2)
+    script.join(*nodes)
+    actions = script.head.yields("node2", 2)
+    assert bool(of_kind(actions, Superseded)) == does_yield
+
+
+def test_a_head_that_has_opened_an_attempt_yields_to_no_claim_of_the_allocation() -> None:
+    assert running().head.yields("node2", 2) == []
+
+
 # The end of the Slurm job.
 
 
