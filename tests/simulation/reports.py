@@ -114,12 +114,15 @@ class Reports:
 
     def hears(self, agent: Agent, message: Message) -> None:
         """A member hears its head."""
-        if isinstance(message, messages.Echo):
-            self._echoes[agent] = max(message.number, self._echoes.get(agent, 0))
-        elif isinstance(message, messages.Stop):
+        if isinstance(message, messages.Stop):
             self._told_to_stop[agent, message.attempt] = message
         elif isinstance(message, (messages.End, messages.Refused)):
             self._told_to_leave.setdefault(agent, isinstance(message, messages.Refused) or message.is_settled)
+
+    def has_heard(self, agent: Agent, message: Message) -> None:
+        """A member has taken in what its head says, after what was due: a beat that was does not name this answer."""
+        if isinstance(message, messages.Echo):
+            self._echoes[agent] = max(message.number, self._echoes.get(agent, 0))
 
     def connects(self, agent: Agent) -> None:
         """A member begins with a head."""

@@ -274,6 +274,7 @@ class Here(LocalMember):
         self._agent.heard(message)
         super().received(message)
         self._agent.run.conduct.has_heard(self._agent, message)
+        self._agent.run.reports.has_heard(self._agent, message)
 
     def connected(self, *, is_joined: bool, asked: float | None = None) -> None:
         self._agent.run.reports.connects(self._agent)
