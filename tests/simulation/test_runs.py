@@ -282,6 +282,7 @@ def test_a_pause_of_the_head_beside_a_killed_agent_is_one_loss_and_not_all_of_th
         pytest.param(408227, id="who got a TERM and was paused beyond its lease leaves as one that was stopped"),
         pytest.param(452098, id="a fence that comes right before the TERM of a stop is none of patience"),
         pytest.param(427318, id="a store host of a role whose failures are ignored ends what others share it"),
+        pytest.param(910503, id="a role that waited to start as another one failed starts with that"),
         pytest.param(912104, id="ranks that run on wait for the end of those that have started again since"),
         pytest.param(912546, id="a reset in the name of a machine that has just gone down is not that of a machine"),
         pytest.param(21112, id="where messages are slow for the lease more nodes than the lost one come too late"),
