@@ -26,11 +26,15 @@ class Allegiance:
         self.head = head
         self.lost = self.lost if gathers else None
 
-    def lose(self, why: str, contact: float, attempt: int, *, is_dead: bool) -> LostHead | None:
+    def lose(
+        self, why: str, contact: float, attempt: int, *, is_dead: bool, was_silent: bool = False
+    ) -> LostHead | None:
         """Record the loss of the head, and return the lost head that counts; None if there was no head to lose."""
         if self.is_headless:
             return None
         self.is_headless = True
         if self.lost is None:
-            self.lost = LostHead(node=self.head, contact=contact, is_dead=is_dead, why=why, attempt=attempt)
+            self.lost = LostHead(
+                node=self.head, contact=contact, is_dead=is_dead, why=why, attempt=attempt, was_silent=was_silent
+            )
         return self.lost

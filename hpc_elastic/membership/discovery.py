@@ -15,10 +15,11 @@ the step claim the next allocation, in their order, and gather as a first head d
 An agent that gathers is a Head, which the others join as they join any other head; `gathering` says when it may
 close its round. The members of the latest claimed world gather, so that each claim follows from the one before.
 Every other agent dials them and waits to be taken in, for `join_timeout`. A spare, which was a member of that world's
-head without a part in the world, gathers after all members, if that head is known to be dead: no member has had an
-answer since, so each has fenced when a round closes without it. If the head is only silent, it may be at work with
-members that this agent does not reach, and the head loses no lease by the silence of a spare. An agent that cannot
-read the run directory only tries to read it again: it could not claim an attempt either.
+head without a part in the world, gathers after all members, if that head is known to be dead: its kernel has closed
+the connection, and has refused another one since. No member has had an answer since, so each has fenced when a round
+closes without it. If the head is only silent, it may be at work with members that this agent does not reach, and the
+head loses no lease by the silence of a spare. An agent that cannot read the run directory only tries to read it again:
+it could not claim an attempt either.
 """
 
 from __future__ import annotations
@@ -145,6 +146,7 @@ class HeadDiscovery:
         self._dialled: list[tuple[str, Endpoint]] = []  # still to be dialled in this round
         self._asked: set[str] = set()  # dialled in this round
         self._dialling = ""
+        self._is_refused = False  # the machine of the latest claim's head has said that nobody listens there
         self._silent: list[str] = []  # nodes that gave no answer at all, in the order to redial them
         self._is_dialling = False
         self._rounds = 0
@@ -204,7 +206,7 @@ class HeadDiscovery:
         if before is not None and (before.first, before.claim) == (records.first, records.claim):
             return self.tick(now)
         self._dialled, self._rounds, self._dial_at = [], 0, now
-        self._began, self._needs_world = now, False
+        self._began, self._needs_world, self._is_refused = now, False, False
         reason = f"{records.claim.head} has opened attempt {records.claim.attempt}" if records.claim else ""
         return [*self._step_down(reason), *self.tick(now)]
 
@@ -228,16 +230,19 @@ class HeadDiscovery:
         return actions
 
     def not_answered(
-        self, now: float, *, is_silent: bool = False, elsewhere: Elsewhere | None = None
+        self, now: float, *, is_silent: bool = False, is_refused: bool = False, elsewhere: Elsewhere | None = None
     ) -> list[DiscoveryAction]:
         """Go on with the search: the agent that was dialled is no head, or cannot be reached.
 
         Args:
             now: monotonic seconds.
             is_silent: no answer came, and at least half the time for one had passed.
+            is_refused: the agent's machine has answered that nobody listens there, so the agent has ended.
             elsewhere: the address of the head that the dialled agent itself follows, if it named one.
         """
         self._is_dialling = False
+        if is_refused and self._order is not None and self._dialling == self._order.head:
+            self._is_refused = True
         if self._dialling in self._silent:
             self._silent.remove(self._dialling)
         if is_silent:
@@ -290,12 +295,24 @@ class HeadDiscovery:
 
         It is never the turn of a node that may not gather.
         """
-        if self._records is None:
+        if self._records is None or not self._may_be_headless():
             return NEVER
         turn = _turn(self._records, self._order, self._settings.node, self._lost)
         if turn is not None and self._order is None and self._is_news_of_another_head():
             turn += TURNS_TO_ASK
         return NEVER if turn is None else self._began + GATHERS_AFTER_S * turn
+
+    def _may_be_headless(self) -> bool:
+        """Return whether the latest claim's head may be gone, by what its machine has told a spare.
+
+        A connection may be reset while the head lives, and by the loss of a spare a head loses no lease: it may have
+        opened the latest attempt since, without this node. So a spare waits for the answer that nobody listens there;
+        an answer that is only late is none.
+        """
+        order = self._order
+        if order is None or self._settings.node in order.members or order.head not in order.agents:
+            return True
+        return self._is_refused
 
     def _is_news_of_another_head(self) -> bool:
         """Return whether another node than the lost head has claimed the allocation, which has opened no attempt yet.

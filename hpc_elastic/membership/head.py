@@ -116,6 +116,20 @@ class Head:
         return self._members.world if self.phase is HeadPhase.RUNNING else None
 
     @property
+    def is_at_first(self) -> bool:
+        """Return whether this head gathers for the first attempt of its allocation; any thread may ask."""
+        return self.phase is HeadPhase.GATHERING and not self.gathering.has_world
+
+    def yields(self, to: str, allocation: int) -> list[Action]:
+        """Step down for another head of this start, which has claimed a later allocation, if too few nodes are here.
+
+        It may have taken this head for lost while nodes were still to come; each would wait for the other's nodes.
+        """
+        if not self.is_at_first or self.gathering.is_enough():
+            return []
+        return self.superseded(f"{to} is head, too, and has claimed allocation {allocation}")
+
+    @property
     def charged(self) -> Charged:
         """Return what is charged so far, of which the latest claim may not have all."""
         return charged_in(self._judge.charged)
@@ -222,8 +236,9 @@ class Head:
             is_gone: it surely has no workers.
             may_return: its agent most likely lives.
         """
+        is_agent_alone = is_gone and (may_return or not self._may_have_restarted(node, now))
         may_return = may_return or (is_gone and self._may_have_left(node, now))
-        member = self._members.lose(node, now, is_gone=is_gone, may_return=may_return)
+        member = self._members.lose(node, now, is_gone=is_gone, may_return=may_return, is_agent_alone=is_agent_alone)
         if member is None:
             return []
         if self.phase in (HeadPhase.CLOSING, HeadPhase.OVER):
@@ -248,10 +263,15 @@ class Head:
         Where the network between them was down for as long as a member is patient, its kernel answers this head with a
         reset when it is up again, as that of a dead agent does.
         """
+        return self._has_been_silent(node, self._settings.timing.silent_before_reset_s, now)
+
+    def _may_have_restarted(self, node: str, now: float) -> bool:
+        """Return whether the machine of a member whose connection has ended may have started again since."""
+        return self._has_been_silent(node, self._settings.timing.silent_before_restart_s, now)
+
+    def _has_been_silent(self, node: str, seconds: float, now: float) -> bool:
         member = self._roster.get(node)
-        if member is None or node == self._settings.node:
-            return False
-        return now - member.lease.heard >= self._settings.timing.silent_before_reset_s
+        return member is not None and node != self._settings.node and now - member.lease.heard >= seconds
 
     # Events of people and of the run directory.
 

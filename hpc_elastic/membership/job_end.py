@@ -18,7 +18,8 @@ ASKING_NODES = range(1, 5)
 class JobEnd:
     """The node on which srun runs, and whether that node was lost.
 
-    A machine that closed the connection of its dead agent is still up, and its script ends the job as always.
+    A machine that closed the connection of its dead agent is still up, and its script ends the job as always. One that
+    was silent before may have started again, without its script.
 
     Args:
         before: the world that this head carries on from, if there is one.
@@ -31,7 +32,7 @@ class JobEnd:
         self._launch_node = before.launch_node if before is not None else None
         self._is_lost = before is not None and before.is_launch_node_lost
         if lost is not None and lost.node is not None:
-            self.lost(lost.node, is_gone=lost.is_dead)
+            self.lost(lost.node, is_agent_alone=lost.is_dead and not lost.was_silent)
 
     def joined(self, join: Join) -> None:
         """Record that a node has joined."""
@@ -40,9 +41,9 @@ class JobEnd:
         if join.node == self._launch_node:
             self._is_lost = False
 
-    def lost(self, node: str, *, is_gone: bool) -> None:
-        """Record the loss of a node; `is_gone` if its machine reported that the agent is dead."""
-        if node == self._launch_node and not is_gone:
+    def lost(self, node: str, *, is_agent_alone: bool) -> None:
+        """Record the loss of a node; `is_agent_alone` if its machine reported at once that the agent has ended."""
+        if node == self._launch_node and not is_agent_alone:
             self._is_lost = True
 
     def noted_in(self, world: World) -> World:

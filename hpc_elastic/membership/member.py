@@ -97,6 +97,7 @@ class Member:
         self._have_workers_term = False
         self._leave: Leave | None = None
         self._allegiance = Allegiance()
+        self._timing = timing
         self._lease = Lease(timing)
 
     @property
@@ -136,6 +137,8 @@ class Member:
             self._lease.echoed(message.number)
             return []
         if isinstance(message, messages.Welcome):
+            if self._allegiance.is_headless:  # it came when this node had just given that head up
+                return []
             self.phase = MemberPhase.PARKED
             self._allegiance.welcomed(message.head, gathers=message.gathers)
             if self._told == self.join.unhealthy:
@@ -159,16 +162,20 @@ class Member:
             return [name] if self._is_at_work(message.attempt) else []
         return [Log(text=f"the head sent a {message.KIND}, which only a member sends")]
 
-    def disconnected(self, why: str, *, is_dead: bool) -> list[Action]:
+    def disconnected(self, why: str, *, is_dead: bool, now: float = -NEVER) -> list[Action]:
         """Handle the loss of the head.
 
         Args:
             why: how it was lost, for the log and the events.
             is_dead: the kernel of its machine closed the connection without a message from the head.
+            now: monotonic seconds; needed where the head is dead.
         """
         is_known = self._allegiance.lost is not None  # the head that is lost now has only gathered
         contact, attempt = self._lease.contact, self.attempt
-        if self._leave is not None or not self._allegiance.lose(why, contact, attempt, is_dead=is_dead):
+        was_silent = is_dead and now - contact >= self._timing.silent_before_restart_s
+        if self._leave is not None or not self._allegiance.lose(
+            why, contact, attempt, is_dead=is_dead, was_silent=was_silent
+        ):
             return []
         self._lease.end()
         lost = f"{self._allegiance.head or 'the head'} is lost, which was head: {why}"

@@ -83,7 +83,9 @@ class Members:
             self._newcomers.add(member.node)
         return health_news(member.node, problem, attempt)
 
-    def lose(self, node: str, now: float, *, is_gone: bool, may_return: bool) -> RosterEntry | None:
+    def lose(
+        self, node: str, now: float, *, is_gone: bool, may_return: bool, is_agent_alone: bool
+    ) -> RosterEntry | None:
         """Remove a member that is lost, and return its entry, None if there was no such member.
 
         Args:
@@ -91,6 +93,7 @@ class Members:
             now: monotonic seconds.
             is_gone: it surely has no workers.
             may_return: its agent most likely lives, and may join again.
+            is_agent_alone: its agent has ended, or left, and its machine is up.
         """
         member = self.roster.remove(node)
         if may_return:
@@ -99,7 +102,7 @@ class Members:
             # Members that did not join a successor are counted as lost when its round is closed.
             is_counted = self.is_in_world(node) and self.gathering.succession is None
             self.losses.add(node, member.lease, now, is_gone=is_gone, may_return=may_return, is_counted=is_counted)
-            self.job_end.lost(node, is_gone=is_gone)
+            self.job_end.lost(node, is_agent_alone=is_agent_alone)
         return member
 
     @property

@@ -22,8 +22,9 @@ class LostHead:
     """The head that an agent had. `contact`: when its last message came, in monotonic seconds of this agent.
 
     `node` is None for a head that never assigned an attempt; `is_dead`: the kernel of its machine closed the
-    connection without a message from the head, so its agent is dead, and its workers with it. `attempt`: the latest
-    attempt that it assigned to this node.
+    connection without a message from the head, so its agent is dead, and its workers with it. `was_silent`: it did so
+    after a silence, as a machine does that has started again meanwhile. `attempt`: the latest attempt that it assigned
+    to this node.
     """
 
     node: str | None
@@ -31,6 +32,7 @@ class LostHead:
     is_dead: bool
     why: str
     attempt: int = 0
+    was_silent: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -148,6 +148,14 @@ class Timing:
         return self.patience_s * 3 / 4
 
     @property
+    def silent_before_restart_s(self) -> float:
+        """Return how long a machine was silent whose reset may mean that it has started again: two beats, usually.
+
+        It only says who sees to the end of the job; a machine that answers by then has a minute to end it itself.
+        """
+        return self.patience_s / 2
+
+    @property
     def looks_every_s(self) -> float:
         """Return the interval at which a head checks its members' leases; a check takes longer with more members."""
         return self.lease_s / 12

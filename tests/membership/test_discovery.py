@@ -119,7 +119,10 @@ class Search:
         named = self.elsewhere.get(node)
         agent = Endpoint(address="10.0.0.9", port=1)
         elsewhere = None if named is None else Elsewhere(node=named, agent=agent)
-        return self.discovery.not_answered(self.now, is_silent=node in self.silent, elsewhere=elsewhere)
+        is_silent = node in self.silent
+        return self.discovery.not_answered(
+            self.now, is_silent=is_silent, is_refused=not is_silent and named is None, elsewhere=elsewhere
+        )
 
     def pass_time(self, seconds: float) -> None:
         end = self.now + seconds
@@ -259,6 +262,24 @@ def test_a_spare_whose_head_is_only_silent_never_gathers_and_asks_all_others() -
     search.pass_time(59.9)
     assert not search.asked_for(Gather)
     assert search.names() == {"node0", "node1", "node3"}
+
+
+def test_a_spare_whose_connection_was_closed_gathers_only_when_the_heads_machine_refuses_another_one() -> None:
+    search = Search("node1", records(with_spares(a_world(0), 1)), silent=["node0"])
+    search.pass_time(30)
+    assert not search.asked_for(Gather), "an answer that is only late is none: the connection was reset, and it lives"
+    search.silent = ()
+    search.pass_time(1)
+    assert len(search.asked_for(Gather)) == 1
+
+
+def test_a_refusal_counts_for_no_later_attempt() -> None:
+    search = Search("node3", records(with_spares(a_world(0, 1, 2), 3)))
+    search.pass_time(0.9)
+    assert "node0" in search.names()
+    search.found, search.silent = records(with_spares(a_world(0, attempt=2), 3)), ("node0",)
+    search.pass_time(20)
+    assert not search.asked_for(Gather), "the head has opened an attempt since"
 
 
 def test_a_spare_that_has_not_heard_the_latest_head_never_gathers() -> None:

@@ -13,6 +13,7 @@ from hpc_elastic.membership.actions import (
     DiscoverHead,
     Leave,
     Log,
+    Note,
     RecordFailure,
     SendToHead,
     StartWorkers,
@@ -479,6 +480,27 @@ def test_an_assignment_that_comes_after_a_lease_since_the_join_is_none() -> None
     actions = member.received(an_assign(), 20)
     assert not of_kind(actions, StartWorkers)
     assert of_kind(actions, DiscoverHead)
+
+
+def test_a_welcome_that_comes_when_the_head_has_just_been_given_up_is_passed_over() -> None:
+    """Both are due in one turn after a pause; parked without a head, it would heed no TERM and note a loss twice."""
+    member = joining(1)
+    member.connected(20, is_joined=True, asked=0)
+    assert [note.name for note in of_kind(member.tick(20), Note)] == ["head.lost"]
+    assert member.received(Welcome(allocation=1, head="node0"), 20) == []
+    member.connected(21, is_joined=False)
+    member.received(Welcome(allocation=1, head="node1", gathers=True), 21)
+    assert not of_kind(member.disconnected("the head is back", is_dead=False), Note)
+    (leave,) = of_kind(member.terminated("SIGTERM", have_workers=False), Leave)
+    assert leave.exit_code == ExitCode.STOPPED
+
+
+@pytest.mark.parametrize(("silent_s", "was_silent"), [(2.9, False), (3.0, True)])
+def test_a_reset_after_a_silence_of_two_beats_may_be_that_of_a_machine_that_has_started_again(
+    silent_s: float, was_silent: bool
+) -> None:
+    (search,) = of_kind(parked().disconnected("reset", is_dead=True, now=silent_s), DiscoverHead)
+    assert search.lost.was_silent == was_silent
 
 
 def test_an_echo_of_no_beat_is_no_news() -> None:

@@ -646,6 +646,23 @@ def test_ranks_stay_when_the_head_is_lost() -> None:
     assert [node.node for node in world.nodes] == ["node1", "node2", "node3"]
 
 
+# Two heads before the first attempt.
+
+
+@pytest.mark.parametrize(("nodes", "does_yield"), [((0,), True), ((0, 1), False)], ids=["too few", "enough"])
+def test_a_first_head_yields_to_a_later_one_only_while_it_has_too_few_nodes(
+    *, nodes: tuple[int, ...], does_yield: bool
+) -> None:
+    script = HeadScript(3, min_nodes=2)
+    script.join(*nodes)
+    actions = script.head.yields("node2", 2)
+    assert bool(of_kind(actions, Superseded)) == does_yield
+
+
+def test_a_head_that_has_opened_an_attempt_yields_to_no_claim_of_the_allocation() -> None:
+    assert running().head.yields("node2", 2) == []
+
+
 # The end of the Slurm job.
 
 
@@ -677,6 +694,33 @@ def test_the_first_agent_tries_to_end_the_job_of_a_lost_batch_host_if_slurm_answ
     script.claimed()
     script.lose(0, is_gone=False)
     assert end(script) == ["node1"]
+
+
+@pytest.mark.parametrize(("silent_s", "enders"), [(2.0, []), (4.0, ["node2"])], ids=["at once", "after a silence"])
+def test_a_batch_host_that_resets_its_connection_after_a_silence_may_have_started_again(
+    silent_s: float, enders: list[str]
+) -> None:
+    """Its kernel answers as that of a dead agent does, and the batch script is gone."""
+    script = HeadScript(4, min_nodes=2, node="node1")
+    for node_id in range(4):
+        script.head.joined(launched(node_id, is_launch_host=node_id == 0), script.now)
+    script.claimed()
+    script.head.received("node0", Beat(number=1), script.now)
+    script.now += silent_s
+    script.lose(0)
+    assert end(script) == enders
+
+
+@pytest.mark.parametrize(("was_silent", "enders"), [(False, []), (True, ["node2"])])
+def test_a_successor_of_a_batch_host_that_may_have_started_again_ends_its_job(
+    *, was_silent: bool, enders: list[str]
+) -> None:
+    given = succession(is_dead=True)
+    lost = replace(given.lost, was_silent=was_silent)
+    script = succeeding(replace(given, lost=lost, world=replace(given.world, launch_node="node0")))
+    for node_id in (1, 2, 3):
+        script.head.joined(launched(node_id), script.now)
+    assert end(script) == enders
 
 
 def test_nobody_ends_a_job_that_the_scheduler_starts_again() -> None:

@@ -388,7 +388,6 @@ class Agent:
             self.run.trace(self, message)
         if self.headquarters is None:
             self.contact_at = self.run.clock.now
-        self.run.conduct.hears(self, message)
         self.run.reports.hears(self, message)
         self.run.limits.hears(self, message)
         if isinstance(message, Welcome) and self.name not in self.run.witness.joined:

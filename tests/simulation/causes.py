@@ -104,7 +104,11 @@ class Causes:
         alone = {each.role for each in current if run.witness.group(each.role) != "*"}
         together = [each.moment for each in current if run.witness.group(each.role) == "*"]
         again = set(claim.roles)
-        require(bool(together) or again <= alone, f"{what} starts {again}, and only {alone} have failed")
+        started = {(run.agent(node).role, attempt) for node, attempt in run.witness.started_in}
+        # A failure while the attempt before was being claimed is acted on before anybody starts in that.
+        waiting = {role for role, number in attempts.items() if (role, number) not in started}
+        is_so = bool(together) or again <= alone | waiting
+        require(is_so, f"{what} starts {again}, and only {alone} have failed")
         is_old = bool(together) and min(together) < run.disk.asked_at[claim.attempt] - run.progress.slack_s
         is_all = again == attempts.keys()
         require(not is_old or is_all, f"{what} starts {again}, and a role has failed whose failures restart all")

@@ -12,6 +12,7 @@ from hpc_elastic.agent.drivers.coordinator import HANGS_UP_WITHIN_S
 from hpc_elastic.agent.drivers.head_side import HEAD_CLOSES_WITHIN_S
 from hpc_elastic.membership import messages
 from hpc_elastic.membership.actions import Action, HeadOver, Level, Note, SendToHead, SendToMember, StartWorkers
+from hpc_elastic.membership.member import MemberPhase
 from hpc_elastic.membership.messages import Message
 from hpc_elastic.membership.timing import DRIFT, Timing
 from hpc_elastic.rank_set import parse_ranks
@@ -66,9 +67,10 @@ class Conduct:
             require(not is_known, f"{agent.name} notes the loss of a head again, though none has taken its place")
             self._knows_loss[agent] = True
 
-    def hears(self, agent: Agent, message: Message) -> None:
-        """A member hears its head."""
-        if isinstance(message, messages.Welcome) and not message.gathers:
+    def has_heard(self, agent: Agent, message: Message) -> None:
+        """A member has taken in what its head says, unless it gave that head up just before."""
+        is_taken_in = agent.member.phase is MemberPhase.PARKED
+        if isinstance(message, messages.Welcome) and not message.gathers and is_taken_in:
             self._knows_loss[agent] = False
 
     def searches(self, agent: Agent) -> None:
@@ -295,6 +297,8 @@ class Conduct:
         require(not ticks, f"{agent.name} ends, and leaves the timers of {ticks}")
         if self._run.earlier:  # an agent of an old start is cut short where the new one begins
             return
-        known = [each for each in agent.sockets if each.connection is not None and each.other.agent.is_powered]
+        # Who has hung up on this agent while the network was cut waits for nothing more of it.
+        known = [each for each in agent.sockets if each.connection is not None and each.other.is_open]
+        known = [each for each in known if each.other.agent.is_powered]
         open_ = [each.other.agent.name for each in known if each.connection.opened_at < agent.now - HANGS_UP_WITHIN_S]  # type: ignore[union-attr]
         require(not open_, f"{agent.name} ends with connections to {open_}")

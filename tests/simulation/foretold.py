@@ -57,7 +57,7 @@ class Foretold:
         self._head = names[0]
         self._members = set[str]()  # of the attempt before
         self._before_loss, self._lost_head = list(self._places), self._head
-        self._rivals = set[str]()  # that this head has lost, and that may be alive
+        self._rivals = set[str]()  # that this head lacks, and that may be alive for all that it knows
         self._before = ""  # the head of the attempt before
         self._attempt = self._restarts = self._losses = 0
         self._drained: set[str] = set()
@@ -77,7 +77,8 @@ class Foretold:
         self._calm_at = self._run.clock.now
         now, name, what = self._run.clock.now, agent.name, fault.what
         if what.endswith("_worker"):
-            self._fails(name, now, SETTLES_S if what == "term_worker" else 0.0)
+            if agent.workers.alive:  # else all have exited by themselves
+                self._fails(name, now, SETTLES_S if what == "term_worker" else 0.0)
         elif what in ("kill_agent", "power_off") and name in self._here:
             self._dies(name, now, is_silent=what == "power_off")
         elif what == "partition":
@@ -85,6 +86,7 @@ class Foretold:
         elif what == "pause":
             self._stands_still(name, now, fault.lasts_s)
         elif what == "ask_restart":
+            self._fill()
             self._expect("a restart that was asked for", now, 0.0, LOOKS_S)
         elif what == "ask_drain":
             self._is_drained(name, now)
@@ -112,6 +114,7 @@ class Foretold:
             return
         pause_s = scenario.backoff_first_s * 2**self._restarts
         self._restarts += 1
+        self._fill()  # who is back takes part
         longest_s = settles_s + pause_s * SPREAD
         self._expect(f"a restart after a failure on {name}", now, settles_s + pause_s, longest_s, name)
 
@@ -119,6 +122,7 @@ class Foretold:
         """The head has fallen silent just now, and so does one who would have come to the next one."""
         coming, lease_s = self._next, self._run.scenario.lease_s
         self._here.discard(name)
+        self._rivals.add(name)
         self._losses += 1
         assert coming is not None
         if len(self._usable) < self._run.scenario.min_nodes or (successor := self._successor(self._lost_head)) is None:
@@ -151,8 +155,8 @@ class Foretold:
             if is_silent:
                 earliest_s += lease_s * 5 / 6 + FENCED_S - 0.01
                 latest_s += lease_s + FENCED_S
-        if is_head:
-            self._rivals = set()
+        if is_head:  # the next one does not know who of the others is dead
+            self._rivals = set(scenario.names) - self._here - (set() if is_silent else {name})
         if len(self._usable) < scenario.min_nodes:
             self._fall_short(name, now, earliest_s, latest_s, is_silent=is_silent)
             return
@@ -175,14 +179,19 @@ class Foretold:
         elif is_silent:  # they may be enough to go on without this head, or can only come back
             waits_s = 3 * lease_s + 1 if len(self._rivals) >= scenario.min_nodes else 2 * lease_s
             earliest_s, latest_s = earliest_s + waits_s, latest_s + waits_s
+        elif self._rivals and len(self._rivals | {name}) + len(self._there) >= scenario.min_nodes:
+            earliest_s, latest_s = 2 * lease_s - 0.05, 2 * lease_s  # those that were silent long ago may come back
         self._end(f"the end without {name}", now, earliest_s, latest_s, "node_lost", name)
+
+    @property
+    def _there(self) -> set[str]:
+        return self._here - self._away.keys()
 
     @property
     def _usable(self) -> set[str]:
         """Who may have workers: those who were drained only if the others are too few."""
-        there = self._here - self._away.keys()
-        others = there - self._drained
-        return others if len(others) >= self._run.scenario.min_nodes else there
+        others = self._there - self._drained
+        return others if len(others) >= self._run.scenario.min_nodes else self._there
 
     def _successor(self, lost: str = "") -> str | None:
         """Who comes first: in the middle of those that are left, after the first, at the quarters, and so on."""
@@ -231,6 +240,7 @@ class Foretold:
             self.is_played = False
             return
         self._away[name] = now + lasts_s
+        self._rivals.add(name)
         if name in self._places:
             self._losses += 1
             self._fill()
@@ -251,6 +261,7 @@ class Foretold:
         for name, until in list(self._away.items()):
             if now >= until and self._next is None and not self._is_finished:
                 del self._away[name]
+                self._rivals.discard(name)
                 self._calm_at = now + 2 * CALM_S
                 is_wanted = len(self._places) < scenario.max_nodes and scenario.rejoin == "immediately"
                 if is_wanted and name in self._here and name not in self._drained:

@@ -39,8 +39,8 @@ class _NoGuard(Member):
 
 
 class _SearchesAtOnce(Member):
-    def disconnected(self, why: str, *, is_dead: bool) -> list[Action]:
-        actions = super().disconnected(why, is_dead=is_dead)
+    def disconnected(self, why: str, *, is_dead: bool, now: float = -NEVER) -> list[Action]:
+        actions = super().disconnected(why, is_dead=is_dead, now=now)
         lost = self._allegiance.lost
         has_workers = any(isinstance(action, StopWorkers) for action in actions)
         return [*actions, DiscoverHead(lost=lost)] if has_workers and lost is not None else actions
@@ -53,8 +53,8 @@ class _StartsLate(Member):
 
 
 class _SilenceIsDeath(Member):
-    def disconnected(self, why: str, *, is_dead: bool) -> list[Action]:
-        return super().disconnected(why, is_dead=True)
+    def disconnected(self, why: str, *, is_dead: bool, now: float = -NEVER) -> list[Action]:
+        return super().disconnected(why, is_dead=True, now=now)
 
 
 class _ReceiptIsEnough(Head):

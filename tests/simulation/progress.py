@@ -100,8 +100,8 @@ class Progress:
             return
         allowed_s = timeout_s * (1 + DRIFT) + GRACE_S + self.slack_s
         world = run.disk.latest
-        attempts = {role.attempt for role in world.roles} if world is not None else set()
-        ends = [end for attempt, end in run.witness.first_end.items() if attempt in attempts]
+        current = {(role.role, role.attempt) for role in world.roles} if world is not None else set()
+        ends = [end for part, end in run.witness.first_end.items() if part in current]
         first_end = min(ends, default=None)
         for agent in run.everybody:
             for worker in agent.workers.alive.values():

@@ -43,7 +43,6 @@ class Reports:
         self._told: set[tuple[Part, str]] = set()
         self._beats: dict[Agent, int] = {}
         self._echoes: dict[Agent, int] = {}
-        self._coming: dict[Agent, int] = {}  # an answer that is at the member's process
         self._joins: dict[Agent, int] = {}
         self._broken: set[Part] = set()
         self._starts: dict[Agent, float] = {}  # when each has been told to start workers last
@@ -115,20 +114,19 @@ class Reports:
 
     def hears(self, agent: Agent, message: Message) -> None:
         """A member hears its head."""
-        if isinstance(message, messages.Echo):
-            self._coming[agent] = message.number
-        elif isinstance(message, messages.Stop):
+        if isinstance(message, messages.Stop):
             self._told_to_stop[agent, message.attempt] = message
         elif isinstance(message, (messages.End, messages.Refused)):
             self._told_to_leave.setdefault(agent, isinstance(message, messages.Refused) or message.is_settled)
 
-    def steps(self, agent: Agent) -> None:
-        """A member is about to hear what has come, after what was due before: in a process that stood still, a beat."""
-        self._echoes[agent] = max(self._coming.pop(agent, 0), self._echoes.get(agent, 0))
+    def has_heard(self, agent: Agent, message: Message) -> None:
+        """A member has taken in what its head says, after what was due: a beat that was does not name this answer."""
+        if isinstance(message, messages.Echo):
+            self._echoes[agent] = max(message.number, self._echoes.get(agent, 0))
 
     def connects(self, agent: Agent) -> None:
         """A member begins with a head."""
-        self._beats[agent] = self._echoes[agent] = self._coming[agent] = 0
+        self._beats[agent] = self._echoes[agent] = 0
 
     def says(self, agent: Agent, message: Message) -> None:
         """A member tells its head something."""

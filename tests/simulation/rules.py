@@ -141,7 +141,7 @@ class Rules:
         else:
             first = run.disk.allocations[claim.allocation - 1].node
             require(first == agent.name, f"{agent.name} opens allocation {claim.allocation}, which {first} has claimed")
-        self._check_spend(claim, before)
+        self._check_spend(agent, claim, before)
         run.states.claimed(agent, claim, world, before)
         require(bool(claim.roles), f"nobody starts in attempt {number}")
         require(len(world.nodes) <= run.scenario.max_nodes, f"{len(world.nodes)} nodes are in the world")
@@ -206,8 +206,8 @@ class Rules:
         head = self._run.peer(agent, before.head)
         return agent.name in (*before.members, before.head) or not head.is_running
 
-    def _check_spend(self, claim: AttemptClaim, before: AttemptClaim | None) -> None:
-        """Every failure and every loss is paid for once."""
+    def _check_spend(self, head: Agent, claim: AttemptClaim, before: AttemptClaim | None) -> None:
+        """Every failure and every loss is paid for once, by what became of the agents of the head's own start."""
         witness, scenario, number = self._run.witness, self._run.scenario, claim.attempt
         spent, paid = claim.spend.restarts, before.spend.restarts if before else 0
         require(spent <= scenario.max_restarts, f"{spent} restarts of {scenario.max_restarts} are spent")
@@ -224,12 +224,12 @@ class Rules:
         suspects = [
             node
             for node in members
-            if witness.is_suspect(node)
+            if witness.is_suspect(self._run.peer(head, node))
             or (is_succession and before is not None and (node == before.head or self._is_cut_off(node, claim.head)))
         ]
         require(0 <= lost - counted <= len(suspects), f"attempt {number} counts {lost - counted} losses of {suspects}")
-        dead = [node for node in members if not self._run.agent(node).is_running and node not in claim.members]
-        gone = [node for node in dead if self._run.agent(node).died_at < self._run.clock.now]
+        dead = [node for node in members if not self._run.peer(head, node).is_running and node not in claim.members]
+        gone = [node for node in dead if self._run.peer(head, node).died_at < self._run.clock.now]
         is_same_start = before is not None and before.allocation == claim.allocation
         require(
             not is_same_start or lost - counted >= len(gone),

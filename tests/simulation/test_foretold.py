@@ -21,3 +21,18 @@ def test_all_that_is_foretold_comes(seeds: range) -> None:
             pytest.fail(
                 f"seed {seed}: {error}; play it again with `python -m tests.simulation -v --foretold --seed {seed}`"
             )
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    "seed",
+    [
+        pytest.param(32044, id="a drained node stays out when head after head is lost"),
+        pytest.param(880010, id="a failure is foretold only where a worker is left"),
+        pytest.param(880047, id="a node that fell silent long ago has time to come back when it is needed"),
+        pytest.param(880055, id="who is back takes part after a restart that was asked for"),
+        pytest.param(880145, id="a head that took over awaits its silent predecessor when it is needed"),
+    ],
+)
+def test_a_schedule_that_broke_a_rule_breaks_none_any_more(seed: int) -> None:
+    SimulatedRun(draw_foretold(seed)).play()

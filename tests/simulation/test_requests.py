@@ -7,6 +7,7 @@ import pytest
 from tests.simulation.draw_requests import draw_requests
 from tests.simulation.planted_requests import REQUEST_BUGS, PlantedRequests
 from tests.simulation.rules import BrokenRuleError
+from tests.simulation.scenario import Fault, Role, Scenario
 from tests.simulation.world import SimulatedRun
 from tests.tiers import parts_of
 
@@ -26,6 +27,19 @@ def test_no_rule_is_broken_where_a_person_asks_for_something(seeds: range) -> No
             pytest.fail(
                 f"seed {seed}: {error}; play it again with `python -m tests.simulation -v --requests --seed {seed}`"
             )
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_head_that_takes_over_leaves_out_at_once_whom_a_person_has_drained(seed: int) -> None:
+    """It reads who was drained before it opens its first attempt, and not a look later, which cost another attempt."""
+    role = Role(name="trainer", restart="restart_all", nodes_min=2, nodes_max=3, workers=(1,), work_s=60.0)
+    faults = Fault(what="ask_drain", node=3, at=11.0), Fault(what="kill_agent", node=0, at=30.0)
+    run = SimulatedRun(Scenario(seed=seed, roles=(role,), nodes=4, faults=faults))
+    run.play()
+    assert [set(claim.members) for claim in run.disk.claims.values()] == [
+        {"node0", "node1", "node2"},
+        {"node1", "node2"},
+    ]
 
 
 def shows(seed: int, bug: str) -> bool:

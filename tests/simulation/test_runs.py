@@ -10,6 +10,7 @@ from dataclasses import replace
 import pytest
 
 from hpc_elastic.plan.roles import RestartPolicy
+from hpc_elastic.rank_set import parse_ranks
 from hpc_elastic.rundir.records import RunResultRecord, RunState
 from tests.simulation.draw import draw
 from tests.simulation.rules import BrokenRuleError
@@ -91,6 +92,15 @@ def the_result(scenario: Scenario) -> tuple[RunResultRecord, SimulatedRun]:
 def test_a_killed_worker_costs_one_restart() -> None:
     result, _ = the_result(a_scenario(faults=(Fault(what="kill_worker", node=1, at=6.0),)))
     assert (result.state, result.attempts, result.restarts) == (RunState.SUCCEEDED, 2, 1)
+
+
+def test_a_term_that_comes_when_a_stop_has_begun_is_that_of_the_stop() -> None:
+    """The stop looks for the node's processes before it sends its own: nobody can tell the two."""
+    faults = Fault(what="exit_worker", node=0, at=6.0), Fault(what="term_worker", node=0, phase="stopping")
+    result, run = the_result(a_scenario(a_role("trainer", nodes=1), faults=faults))
+    cause = run.disk.claims[2].root_cause
+    assert cause is not None
+    assert (result.state, len(parse_ranks(cause.failed))) == (RunState.SUCCEEDED, 1)
 
 
 def test_a_lost_head_ends_the_run_with_a_result() -> None:
@@ -230,6 +240,12 @@ FOUND = {
         disk_s=(0.01, 0.05),
         rejoin="immediately",
     ),
+    "a head that went on without a node whose connection was reset keeps its place": elastic(
+        *(2, 1, Fault(what="reset", node=1, at=10.0)), delays_s=(0.001, 0.2), disk_s=(0.01,), work_s=30.0
+    ),
+    "a node of the batch script that starts again has lost its script": elastic(
+        *(2, 1, Fault(what="power_off", node=0, at=10.0), Fault(what="reset", node=1, at=14.5)),
+    ),
     "a node that was lost long ago may return when it is needed": elastic(
         *(4, 2, Fault(what="power_off", node=2, at=10.0), Fault(what="partition", side=(3,), at=14.0, lasts_s=15.0)),
         Fault(what="kill_agent", node=1, at=28.7),
@@ -266,6 +282,11 @@ def test_a_pause_of_the_head_beside_a_killed_agent_is_one_loss_and_not_all_of_th
         pytest.param(408227, id="who got a TERM and was paused beyond its lease leaves as one that was stopped"),
         pytest.param(452098, id="a fence that comes right before the TERM of a stop is none of patience"),
         pytest.param(427318, id="a store host of a role whose failures are ignored ends what others share it"),
+        pytest.param(910503, id="a role that waited to start as another one failed starts with that"),
+        pytest.param(912104, id="ranks that run on wait for the end of those that have started again since"),
+        pytest.param(912546, id="a reset in the name of a machine that has just gone down is not that of a machine"),
+        pytest.param(21112, id="where messages are slow for the lease more nodes than the lost one come too late"),
+        pytest.param(32585, id="who is refused by a head of another version leaves for that"),
         pytest.param(241373, id="a head that closes a connection for a newer one of the same agent is not dead"),
     ],
 )
@@ -339,6 +360,34 @@ def test_a_run_ends_although_another_node_claimed_a_later_allocation_in_vain(fau
     result, run = the_result(replace(scenario, max_restarts=0))
     assert len(run.disk.allocations) > run.disk.claims[1].allocation
     assert (result.reason, list(run.disk.claims)) == (reason, [1])
+
+
+@pytest.mark.parametrize("lasts_s", [2.2, 5.0, 20.0])
+@pytest.mark.parametrize("seed", [0, *longer(*range(1, 8))])
+def test_a_first_head_that_stood_still_while_a_node_was_awaited_yields_to_who_took_its_place(
+    seed: int, lasts_s: float
+) -> None:
+    """Each of the two would wait for the other's nodes, until the run ended for lack of them."""
+    role = Role(name="trainer", restart="restart_all", nodes_min=3, nodes_max=3, workers=(1,), work_s=10.0)
+    faults = (
+        Fault(what="starts_late", node=2, lasts_s=25.0),
+        Fault(what="pause", node=0, at=4.0, lasts_s=lasts_s),
+    )
+    result, run = the_result(Scenario(seed=seed, roles=(role,), nodes=3, lease_s=3.0, faults=faults))
+    assert (result.reason, run.disk.claims[1].head) == ("succeeded", "node1")
+
+
+@pytest.mark.parametrize("seed", [0, *longer(*range(1, 6))])
+def test_two_heads_that_cannot_reach_each_other_yield_and_wait_for_their_nodes_all_the_same(seed: int) -> None:
+    role = Role(name="trainer", restart="restart_all", nodes_min=4, nodes_max=4, workers=(1,), work_s=10.0)
+    faults = (
+        Fault(what="never_starts", node=3),
+        Fault(what="partition", side=(1, 2), at=4.0, lasts_s=10_000.0),
+    )
+    result, run = the_result(Scenario(seed=seed, roles=(role,), nodes=4, lease_s=3.0, faults=faults))
+    assert (result.reason, result.exit_code) == ("nodes_missing", 6)
+    first = min(agent.left_at for agent in run.agents[:3])
+    assert first > 2 * 60.0, "they took each other's claims for news until they had been head too often"
 
 
 def test_a_head_is_not_superseded_by_its_own_claim_if_the_answer_to_it_was_lost() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from tests.simulation.draw_starts import draw_second_start
@@ -74,3 +76,23 @@ def test_a_successor_that_ends_before_it_has_gathered_all_vouches_for_nobody(see
     run.play()
     first = min(number for number, claim in run.disk.claims.items() if claim.allocation > 1)
     assert run.disk.asked_at[first] >= 18.0 + 10.0
+
+
+@pytest.mark.parametrize("seed", [4, 5, 6])
+def test_the_losses_of_an_old_head_are_of_the_agents_that_it_had(seed: int) -> None:
+    """A node's new agent is there when the claim of the old head, which has not seen the new start, is on disk."""
+    faults = (
+        Fault(what="starts_late", node=2, lasts_s=4.0),
+        Fault(what="stall_disk", node=0, at=11.0, lasts_s=6.0),
+        Fault(what="requeue", side=(0, 1), at=14.0),
+    )
+    run = SimulatedRun(replace(a_run(*faults).scenario, seed=seed))
+    run.play()
+    old = [claim for claim in run.disk.claims.values() if claim.allocation == 1]
+    assert [claim.spend.node_losses for claim in old] == [0, 1]
+
+
+@pytest.mark.long
+def test_a_schedule_that_broke_a_rule_breaks_none_any_more() -> None:
+    """Two nodes of a new start, each head for itself, since the first one stood still as both were gathered."""
+    SimulatedRun(draw_second_start(910712)).play()

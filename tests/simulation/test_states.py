@@ -42,6 +42,22 @@ def test_no_rule_is_broken_where_ranks_save(seeds: range) -> None:
     assert loads > len(seeds) / 5, "hardly any attempt began with a state in memory"
 
 
+@pytest.mark.long
+@pytest.mark.parametrize(
+    "seed",
+    [
+        pytest.param(104213, id="a welcome that comes when its head was just given up ends no search"),
+        pytest.param(106070, id="a loss that such a welcome follows is noted once"),
+        pytest.param(102056, id="a head that ends before the others have left leaves no task behind"),
+        pytest.param(107556, id="a successor that was told of no attempt counts from when it found the claim"),
+        pytest.param(910170, id="a beat that is due as an answer comes does not name it"),
+        pytest.param(102044, id="a head that is given up in the turn in which it answers has not taken anybody in"),
+    ],
+)
+def test_a_schedule_that_broke_a_rule_breaks_none_any_more(seed: int) -> None:
+    SimulatedRun(draw_states(seed)).play()
+
+
 def shows(seed: int, bug: str) -> bool:
     try:
         SimulatedRun(draw_states(seed), PlantedState(bug)).play()

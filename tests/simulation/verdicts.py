@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from hpc_elastic.membership.timing import Timing
 from tests.simulation.progress import TALKS_S
 from tests.simulation.rules import require
-from tests.simulation.scenario import GRACE_S
+from tests.simulation.scenario import GRACE_S, Fault
 from tests.simulation.wiring import VERSIONS
 
 if TYPE_CHECKING:
@@ -69,8 +70,17 @@ class Verdicts:
         is_told = any(agent.is_told and agent.exit_code is not None for agent in run.agents if agent is not host)
         # Lost before any attempt it is known to nobody.
         was_member = any(host.name in claim.members for claim in run.disk.claims.values())
-        if is_lost and was_member and is_told and not run.witness.is_requeued:
+        if is_lost and was_member and is_told and not run.witness.is_requeued and not self._is_reset_forged(host):
             require(bool(enders), "nobody ends the job, whose script is lost")
+
+    def _is_reset_forged(self, host: Agent) -> bool:
+        """Whether somebody has reset a connection in the name of a machine that went down just before.
+
+        No machine that starts again answers so soon: who sees that takes its agent alone for dead.
+        """
+        run, timing = self._run, Timing(lease_s=self._run.scenario.lease_s, profile=self._run.scenario.profile)
+        resets = [moment for moment, _, what in run.events if isinstance(what, Fault) and what.what == "reset"]
+        return any(0 <= moment - host.died_at < timing.silent_before_restart_s for moment in resets)
 
     def _may_have_no_result(self) -> bool:
         """Whether everybody who could have written one was gone, or told that the scheduler will go on.
@@ -117,9 +127,14 @@ class Verdicts:
             expected |= {NODE_LOST} if witness.kinds & {"loss", "term"} else set()
             expected |= {STOPPED} if agent.name in witness.terminated else set()
             expected |= {STALLED} if agent.name in witness.unkillable else set()
-        if agent.versions != VERSIONS:
+        if agent.versions != VERSIONS or (agent.is_refused and self._is_refused_by_another_version(agent)):
             expected.add(NODES_MISSING)
         require(exit_code in expected, f"{agent.name} left with {exit_code}, and should have with {expected}")
+
+    def _is_refused_by_another_version(self, agent: Agent) -> bool:
+        """Whether the latest head has another version than this agent: then all agents but its own may be refused."""
+        claim = self._run.disk.latest_claim
+        return claim is not None and self._run.peer(agent, claim.head).versions != agent.versions
 
     def _is_true(self, reason: str) -> bool:
         witness, scenario = self._run.witness, self._run.scenario

@@ -299,18 +299,15 @@ class Here(LocalMember):
 
     def _do(self, step: Callable[[float], list[Action]]) -> None:
         contracts = self._agent.run.contracts
-
-        def stepped(now: float) -> list[Action]:
-            self._agent.run.reports.steps(self._agent)
-            return step(now)
-
         contracts.calls(self._agent, self._member)
-        super()._do(stepped)
+        super()._do(step)
         contracts.called(self._agent, self._member)
 
     def received(self, message: Message) -> None:
         self._agent.heard(message)
         super().received(message)
+        self._agent.run.conduct.has_heard(self._agent, message)
+        self._agent.run.reports.has_heard(self._agent, message)
 
     def connected(self, *, is_joined: bool, asked: float | None = None) -> None:
         self._agent.run.reports.connects(self._agent)

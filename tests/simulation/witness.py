@@ -42,7 +42,9 @@ class Witness:
     ended_well: dict[tuple[str, int], set[int]] = field(default_factory=dict)  # role and attempt: global ranks
     ended_at: dict[tuple[int, int], float] = field(default_factory=dict)  # attempt and rank: when it exited 0
     took_notice: dict[tuple[str, int], set[int]] = field(default_factory=dict)  # the same of those that exited 75
-    first_end: dict[int, float] = field(default_factory=dict)  # attempt: when a rank that counts first exited 0
+    first_end: dict[tuple[str, int], float] = field(
+        default_factory=dict
+    )  # role and attempt: when a rank that counts first exited 0
     started_in: set[tuple[str, int]] = field(
         default_factory=set
     )  # node and attempt whose workers have had their process
@@ -91,7 +93,7 @@ class Witness:
             self.ended_at[worker.attempt, worker.rank] = self.run.clock.now
             self.ended_well.setdefault((worker.role, worker.attempt), set()).add(worker.rank)
             if self.run.scenario.role(worker.role).restart != "ignore":
-                self.first_end.setdefault(worker.attempt, self.run.clock.now)
+                self.first_end.setdefault((worker.role, worker.attempt), self.run.clock.now)
                 self.last_end_at = self.run.clock.now
             return
         if self.run.scenario.role(worker.role).restart != "ignore":
@@ -112,9 +114,9 @@ class Witness:
         if sum(recent) + 4 * max(scenario.delays_s) > 0.3 * scenario.lease_s:
             self.see("loss")
 
-    def is_suspect(self, node: str) -> bool:
-        """Whether this node is gone, or has had no head for a moment since it was to be in the attempt before."""
-        agent, latest = self.run.agent(node), self.run.disk.latest_claim
+    def is_suspect(self, agent: Agent) -> bool:
+        """Whether this agent is gone, or has had no head for a moment since it was to be in the attempt before."""
+        latest = self.run.disk.latest_claim
         before = self.run.disk.asked_at.get(latest.attempt - 1, 0.0) if latest is not None else 0.0
         return not agent.is_running or agent.parted_at >= before - SLOW_S
 

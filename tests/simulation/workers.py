@@ -16,6 +16,7 @@ from hpc_elastic.agent.workers.rank_states import StateNotHereError
 from hpc_elastic.agent.workers.spawn import StartFailedError, WorkerOrder
 from hpc_elastic.heartbeat_memory import NO_NOTICE, WAIT
 from hpc_elastic.last_word import Word
+from hpc_elastic.membership.member import MemberPhase
 from hpc_elastic.membership.messages import Assign, StopManner
 from hpc_elastic.membership.notices import TAKEN_EXIT_CODE, NoticeCounts, NoticeGiven
 from hpc_elastic.rundir.records import Endpoint
@@ -314,7 +315,11 @@ class Workers:
         if worker.does_hang and not worker.has_term and exitcode != KILL:
             return
         del self.alive[worker.local_rank]
-        self._run.witness.ended(self._agent, worker, exitcode, is_stopped=self._is_stop_of(exitcode))
+        # Between the beginning of a stop and its TERM nobody can tell another TERM from that one.
+        is_stopped = self._is_stop_of(exitcode) or (
+            exitcode == TERM and self._agent.member.phase is MemberPhase.STOPPING
+        )
+        self._run.witness.ended(self._agent, worker, exitcode, is_stopped=is_stopped)
         self._agent.process.arrives(self._collect, worker, exitcode)
 
     def _collect(self, worker: Worker, exitcode: int) -> None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
 from typing import TypeVar
@@ -101,6 +101,9 @@ class Coordinator:
         diagnose: finds out why nodes have not joined; blocks.
         times: how long it waits for the scheduler and for the disk.
         time_left: what this agent knows about the end of its job; None: nobody sees to the time.
+        heard: returns the notice that this node's member has from an earlier head.
+        drains: the requests to use nodes no more that were made before; the first attempt has to heed them.
+        may_yield: whether this head may step down for another one of this start before the first attempt.
     """
 
     def __init__(
@@ -116,6 +119,8 @@ class Coordinator:
         times: CoordinatorTimes = COORDINATOR_TIMES,
         time_left: TimeLeft | None = None,
         heard: Callable[[], NoticeGiven | None] = lambda: None,
+        drains: Iterable[Request] = (),
+        may_yield: bool = True,
     ) -> None:
         self._head = head
         self._node = node
@@ -145,6 +150,7 @@ class Coordinator:
             diagnose=diagnose,
             ask=self._asked,
             heard=heard,
+            may_yield=may_yield,
             times=times.watch,
         )
         say = partial(self._say, level="warning")
@@ -160,6 +166,8 @@ class Coordinator:
         self._tasks.run(self._watch.watch_run())
         self._tasks.run(self._watch.watch_missing())
         self._set_timer()
+        for request in drains:
+            self._asked(request)
 
     def _make_end(self, times: CoordinatorTimes, time_left: TimeLeft | None) -> AllocationEnd:
         return AllocationEnd(

@@ -15,6 +15,7 @@ ignored. The agents that dial this one are the members of the local head.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -43,6 +44,9 @@ from hpc_elastic.scheduler.allocation import Allocation
 
 HEAD_CLOSES_WITHIN_S = 10.0
 CLAIMS_AGAIN_AFTER_S = 1.0
+# How many allocations an agent may have claimed in its searches when it yields to a later head of this start: two sides
+# of a cut network, neither with enough nodes, would else yield to each other until both have been head too often.
+MOST_YIELDS = 1
 NEVER = float("inf")
 
 
@@ -185,7 +189,8 @@ class HeadSide(Receiver):
             await self._successor.close()
         if self._head is not None:
             self._head.own_member_left("left")
-            await asyncio.wait([asyncio.ensure_future(self._head.over.wait())], timeout=HEAD_CLOSES_WITHIN_S)
+            with contextlib.suppress(asyncio.TimeoutError):
+                await asyncio.wait_for(self._head.over.wait(), HEAD_CLOSES_WITHIN_S)
             await self._head.close()
         if self._connection is not None:
             self._connection.close()
@@ -313,7 +318,14 @@ class HeadSide(Receiver):
             superseded=lambda reason: self._superseded(head, reason),
             moved=self._moved,
         )
-        head = self._head = self._head_start.make(self._member.join, past, succession, outputs, self._heard_notice)
+        head = self._head = self._head_start.make(
+            self._member.join,
+            past,
+            succession,
+            outputs,
+            self._heard_notice,
+            may_yield=self._claims <= MOST_YIELDS,
+        )
         self._journal.is_head = succession is None
         self._member.connected(is_joined=False)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -14,6 +15,7 @@ from hpc_elastic.agent.records.journal import Journal
 from hpc_elastic.agent.records.telemetry import Telemetry
 from hpc_elastic.agent.rendezvous.findings import Findings
 from hpc_elastic.agent.system.background import BackgroundThread
+from hpc_elastic.errors import RunDirectoryError
 from hpc_elastic.hostlist import expand_hostlist
 from hpc_elastic.membership.decisions import Decide, History, SilentEnds
 from hpc_elastic.membership.head import Head
@@ -24,7 +26,7 @@ from hpc_elastic.membership.succession import Succession
 from hpc_elastic.membership.timing import AGENT, Profile
 from hpc_elastic.plan.launch_plan import LaunchPlan
 from hpc_elastic.plan.roles import place_roles
-from hpc_elastic.rundir.records import AttemptClaim
+from hpc_elastic.rundir.records import AttemptClaim, Request
 from hpc_elastic.rundir.state_records import KeptState
 from hpc_elastic.scheduler.allocation import Allocation
 
@@ -36,7 +38,8 @@ class Past:
     `started`: when the run began. `opened`: the latest attempt of this start of the job.
     `may_predecessor_live`: agents of an earlier start of the job may still be at work. `why_before`: why that start
     ended, for people. `kept`: the training states that were written after the latest attempt. `has_silent_ends`: the
-    start before this one ended without a word, which the history has counted.
+    start before this one ended without a word, which the history has counted. `drains`: the requests of people to use
+    nodes no more, which hold for every head.
     """
 
     history: History
@@ -46,6 +49,7 @@ class Past:
     why_before: str = ""
     kept: tuple[KeptState, ...] = ()
     has_silent_ends: bool = False
+    drains: tuple[Request, ...] = ()
 
     def is_followed_by(self, succession: Succession | None) -> bool:
         """Returns whether this head may still start: its latest attempt is the one that `succession` goes on from.
@@ -102,6 +106,8 @@ class HeadStart:
         # In this order: an attempt that the history knows is among the records too, if it is of this start.
         opened = journal.read_records(needs_world=False).claim
         silent_ends = journal.next_start.silent_ends() if opened is None else SilentEnds()
+        with contextlib.suppress(RunDirectoryError):  # the head's own looks try again
+            journal.requests()
         return Past(
             history=charge_silent_ends(history, silent_ends),
             started=journal.first_start(),
@@ -110,6 +116,7 @@ class HeadStart:
             why_before=journal.next_start.why_before(),
             kept=journal.kept_states(history.attempts, is_over=opened is None),
             has_silent_ends=silent_ends.are_there,
+            drains=tuple(request for request in journal.asked if request.kind == "drain"),
         )
 
     def make(
@@ -119,6 +126,8 @@ class HeadStart:
         succession: Succession | None,
         outputs: HeadOutputs,
         heard: Callable[[], NoticeGiven | None] = lambda: None,
+        *,
+        may_yield: bool = True,
     ) -> Coordinator:
         """Creates a head that gathers nodes for the next attempt.
 
@@ -128,6 +137,7 @@ class HeadStart:
             succession: the lost head whose place it takes, None for a first head.
             outputs: the callbacks to the agent around it.
             heard: returns the notice that this node's member has from an earlier head, with the seconds that are left.
+            may_yield: whether it may step down for another head of this start before the first attempt.
         """
         plan, place = self._plan, self._place
         settings = self._settings(own, past, is_first=succession is None)
@@ -153,6 +163,8 @@ class HeadStart:
             diagnose=lambda nodes: findings.read(nodes, own.agent),
             time_left=self._time_left,
             heard=heard,
+            drains=past.drains,
+            may_yield=may_yield,
         )
 
     def _settings(self, own: Join, past: Past, *, is_first: bool) -> HeadSettings:

@@ -18,7 +18,7 @@ from hpc_elastic.membership.gathering import Diagnosis
 from hpc_elastic.membership.head import Head
 from hpc_elastic.membership.notices import NoticeGiven
 from hpc_elastic.membership.phases import HeadPhase
-from hpc_elastic.rundir.records import AttemptClaim, Request, RunResultRecord
+from hpc_elastic.rundir.records import AllocationClaim, AttemptClaim, Request, RunResultRecord
 
 Diagnose = Callable[[Sequence[str]], Sequence[Diagnosis]]
 Do = Callable[[Callable[[float], list[Action]]], None]
@@ -46,13 +46,14 @@ class Look:
     """What one look into the run directory found.
 
     `stop_by`: who asked for the end. `started`: the allocation of a later start of the job.
-    `later`: a later attempt's claim. `result`: how the run ended. `asked`: other requests of people
-    that are not passed on yet.
+    `later`: a later attempt's claim. `rival`: another node's claim of a later allocation in this start.
+    `result`: how the run ended. `asked`: other requests of people that are not passed on yet.
     """
 
     stop_by: str | None = None
     started: int | None = None
     later: AttemptClaim | None = None
+    rival: AllocationClaim | None = None
     result: RunResultRecord | None = None
     asked: tuple[Request, ...] = ()
 
@@ -74,6 +75,7 @@ class HeadWatch:
         diagnose: finds out why nodes have not joined; blocks.
         ask: is called with each other request of people (`journal.ASKED`) that comes while this head is one.
         heard: returns the notice that this node's member has from an earlier head, with the seconds that are left.
+        may_yield: whether the head may step down for another one of this start before the first attempt.
         times: how often it looks.
     """
 
@@ -88,9 +90,11 @@ class HeadWatch:
         diagnose: Diagnose,
         ask: Callable[[Request], None] = lambda _: None,
         heard: Callable[[], NoticeGiven | None] = lambda: None,
+        may_yield: bool = True,
         times: WatchTimes = WATCH_TIMES,
     ) -> None:
         self._head = head
+        self._may_yield = may_yield
         self._node = node
         self._do = do
         self._journal = journal
@@ -176,6 +180,7 @@ class HeadWatch:
                 stop_by=None if self._is_stop_told else stop_by,
                 started=started,
                 later=journal.latest_attempt(above=attempt),
+                rival=journal.find_rival() if self._may_yield and self._head.is_at_first else None,
                 result=journal.find_result(),
             )
         except RunDirectoryError:
@@ -200,6 +205,8 @@ class HeadWatch:
         elif by is not None and not self._is_stop_told:
             self._is_stop_told = True
             self._do(lambda now: head.stop_requested(by, now))
+        elif (rival := look.rival) is not None:
+            self._do(lambda _: head.yields(rival.node, rival.allocation))
 
     def _may_be_own(self, claim: AttemptClaim) -> bool:
         """Returns whether this head is making a claim like this one, to which the file system's answer may be lost.

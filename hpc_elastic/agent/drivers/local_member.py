@@ -203,7 +203,7 @@ class LocalMember:
 
     def disconnected(self, why: str, *, is_dead: bool) -> None:
         """Tells the member that its head is lost; `is_dead` if that head's agent is known to be dead."""
-        self._do(lambda _: self._member.disconnected(why, is_dead=is_dead))
+        self._do(lambda now: self._member.disconnected(why, is_dead=is_dead, now=now))
         is_leaving = self._member.phase is MemberPhase.LEAVING
         if (
             not (is_dead or is_leaving) and self._examine is not None

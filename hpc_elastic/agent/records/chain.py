@@ -98,6 +98,14 @@ class ClaimChain:
                 return number
         return None
 
+    def later_here(self, *, above: int) -> AllocationClaim | None:
+        """Return the claim of the latest allocation above this number, if it is of this start; else None."""
+        for number in reversed(list_numbers(self._layout.allocations, above=above)):
+            claim = self._allocation_claim(number)
+            if claim is not None:
+                return claim if self.is_this_start(claim) else None
+        return None
+
     def is_this_start(self, claim: AllocationClaim) -> bool:
         """Return whether a claim is of the start of the job that this agent belongs to."""
         return (claim.job_id, claim.restart_count) == (self._place.job_id, self._place.restart_count)

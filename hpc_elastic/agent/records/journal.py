@@ -464,6 +464,11 @@ class Journal:
         self.asked = (*(request for request in requests if request.kind in ASKED and request.id), *stops)
         return stop_at_once(requests, self.allocation), self._latest_start(requests)
 
+    def find_rival(self) -> AllocationClaim | None:
+        """Return another node's claim of a later allocation in this start of the job, None if there is none."""
+        claim = self._chain.later_here(above=self.allocation)
+        return claim if claim is not None and claim.node != self._place.node else None
+
     def may_predecessor_live(self) -> bool:
         """Return whether agents of an earlier start may still run: no line says that all of that start have left.
 

@@ -34,6 +34,7 @@ class HeadLink(Receiver):
         self._listener = listener
         self._connection: Connection | None = None
         self.why = ""
+        self.is_refused = False  # nobody listens there, says the machine
         self.elsewhere: Elsewhere | None = None  # where an agent that is no head says its head is
         self.answered: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
 

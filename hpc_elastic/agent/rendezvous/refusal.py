@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 
 from hpc_elastic.agent.net.transport import Connection
 from hpc_elastic.errors import HpcElasticError
@@ -28,7 +29,8 @@ class Refuser:
     async def wait(self) -> None:
         """Waits until all other agents have been told, for `OTHERS_COME_WITHIN_S` at most."""
         if self._others:
-            await asyncio.wait([asyncio.ensure_future(self._all_told.wait())], timeout=OTHERS_COME_WITHIN_S)
+            with contextlib.suppress(asyncio.TimeoutError):
+                await asyncio.wait_for(self._all_told.wait(), OTHERS_COME_WITHIN_S)
 
     def opened(self, connection: Connection) -> None:
         """Implements transport.Receiver: nothing is done before the join comes."""

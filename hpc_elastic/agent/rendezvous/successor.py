@@ -180,7 +180,11 @@ class Successor(HeadListener):
         if not (link.answered.done() and link.answered.result()):
             now = self._loop.time()
             is_silent = now - began >= dial.within_s / 2
-            self._apply(self._discovery.not_answered(now, is_silent=is_silent, elsewhere=link.elsewhere))
+            self._apply(
+                self._discovery.not_answered(
+                    now, is_silent=is_silent, is_refused=link.is_refused, elsewhere=link.elsewhere
+                )
+            )
 
     async def _ask(self, link: HeadLink, dial: Dial) -> None:
         """Dials and waits; raises no error itself: `wait_for` loses what comes while it cancels (Python 3.10, 3.11)."""
@@ -188,7 +192,8 @@ class Successor(HeadListener):
         try:
             await ask_to_join(self._make, link, self._join(), address=address, port=port, timeout_s=dial.within_s)
             await asyncio.shield(link.answered)
-        except (OSError, ProtocolError, NoHandshakeError):
+        except (OSError, ProtocolError, NoHandshakeError) as error:
+            link.is_refused = isinstance(error, ConnectionRefusedError)
             link.give_up()
 
     def _set_timer(self) -> None:
