@@ -179,6 +179,7 @@ def test_a_lost_head_gives_the_save_up_and_the_person_is_told(door: Door) -> Non
     run.assert_records_valid(killed=("local0",))
 
 
+@pytest.mark.variant(of="test_a_hanging_disk_delays_only_the_answer")
 def test_what_a_node_wrote_after_the_save_was_given_up_is_removed(door: Door) -> None:
     disk = hanging(door, rank=3)  # the other rank of the node is done at once
     run, folder = train(door, nodes="2", workers=2, site="local", more=USES)
@@ -191,6 +192,7 @@ def test_what_a_node_wrote_after_the_save_was_given_up_is_removed(door: Door) ->
     run.assert_records_valid()
 
 
+@pytest.mark.variant(of="test_a_lost_head_gives_the_save_up_and_the_person_is_told")
 def test_a_head_whose_node_is_drained_answers(door: Door) -> None:
     run, folder = train(door, nodes="{min: 2, max: 3}", workers=1, site="local")
     wait_until_saved(run, folder, 1, 3)
@@ -201,6 +203,7 @@ def test_a_head_whose_node_is_drained_answers(door: Door) -> None:
     end(run, folder, 2)
 
 
+@pytest.mark.variant(of="test_a_lost_head_gives_the_save_up_and_the_person_is_told")
 def test_a_request_just_as_the_run_ends_is_answered(door: Door) -> None:
     run, folder = train(door, nodes="2", workers=1, site="local")
     wait_until_saved(run, folder, 1, 2)

@@ -157,17 +157,19 @@ class Coordinator:
         self._saves = StateSaves(head, journal=journal, disk=disk, send=self._send, say=say)
         self._is_end_asked = False
         self._end = self._make_end(times, time_left)
-        self._clock: JobClock | None = None
-        if time_left is not None:
-            self._clock = JobClock(
-                time_left, head, do=self._do, journal=journal, say=self._say, stopping=self._end.stopping
-            )
-            self._tasks.run(self._clock.watch())
+        self._clock = None if time_left is None else self._make_clock(time_left)
         self._tasks.run(self._watch.watch_run())
         self._tasks.run(self._watch.watch_missing())
         self._set_timer()
         for request in drains:
             self._asked(request)
+
+    def _make_clock(self, time_left: TimeLeft) -> JobClock:
+        clock = JobClock(
+            time_left, self._head, do=self._do, journal=self._journal, say=self._say, stopping=self._end.stopping
+        )
+        self._tasks.run(clock.watch())
+        return clock
 
     def _make_end(self, times: CoordinatorTimes, time_left: TimeLeft | None) -> AllocationEnd:
         return AllocationEnd(

@@ -18,19 +18,21 @@ class Refuser:
     Args:
         error: why there will be no head.
         others: how many agents are to be told.
+        within_s: for how long they are awaited.
     """
 
-    def __init__(self, error: HpcElasticError, others: int) -> None:
+    def __init__(self, error: HpcElasticError, others: int, *, within_s: float = OTHERS_COME_WITHIN_S) -> None:
         self._refused = Refused(reason=error.message, exit_code=int(error.exit_code))
         self._others = others
+        self._within_s = within_s
         self._told: set[str] = set()
         self._all_told = asyncio.Event()
 
     async def wait(self) -> None:
-        """Waits until all other agents have been told, for `OTHERS_COME_WITHIN_S` at most."""
+        """Waits until all other agents have been told, or the time is over."""
         if self._others:
             with contextlib.suppress(asyncio.TimeoutError):
-                await asyncio.wait_for(self._all_told.wait(), OTHERS_COME_WITHIN_S)
+                await asyncio.wait_for(self._all_told.wait(), self._within_s)
 
     def opened(self, connection: Connection) -> None:
         """Implements transport.Receiver: nothing is done before the join comes."""
