@@ -45,7 +45,7 @@ def assert_succeeds(training: Training, door: Door, *, attempts: int) -> None:
     assert re.search(r"^restarts +1 of 3$", status, re.M), status
 
 
-@pytest.mark.variant(of="test_training_goes_on_from_its_checkpoint_if_a_rank_is_killed")
+@pytest.mark.variant(of="test_a_training_whose_ranks_are_killed_ends_with_the_weights_of_an_undisturbed_one")
 @pytest.mark.local
 @pytest.mark.parametrize(("name", "rank"), [*zip(LIBRARIES, (3, 0, 2), strict=True)])
 def test_an_example_goes_on_from_its_checkpoint_if_a_rank_and_then_a_node_is_killed(
@@ -65,7 +65,7 @@ def test_an_example_goes_on_from_its_checkpoint_if_a_rank_and_then_a_node_is_kil
     training.run.assert_records_valid(killed=("local1",))
 
 
-@pytest.mark.variant(of="test_training_goes_on_from_its_checkpoint_if_a_rank_is_killed")
+@pytest.mark.variant(of="test_a_training_whose_ranks_are_killed_ends_with_the_weights_of_an_undisturbed_one")
 @pytest.mark.local
 def test_training_that_was_killed_ends_with_the_same_weights_bit_for_bit(door: Door, python: Path) -> None:
     """On two ranks, where a sum has one order only."""
@@ -81,7 +81,7 @@ def test_training_that_was_killed_ends_with_the_same_weights_bit_for_bit(door: D
     assert weights[0] == weights[1]
 
 
-@pytest.mark.variant(of="test_training_goes_on_from_its_checkpoint_if_a_rank_is_killed")
+@pytest.mark.variant(of="test_a_training_whose_ranks_are_killed_ends_with_the_weights_of_an_undisturbed_one")
 @pytest.mark.slurm
 def test_lightning_goes_on_from_its_checkpoint_on_slurm(slurm_door: Door, python: Path) -> None:
     training = Training.start(slurm_door, "lightning", python, "--site", "generic-slurm")

@@ -58,7 +58,7 @@ def test_data_is_what_its_source_says() -> None:
     assert "10.24432/C50P49" in (DIGITS / "SOURCE.md").read_text()
 
 
-@pytest.mark.variant(of="test_training_goes_on_from_its_checkpoint_if_a_rank_is_killed")
+@pytest.mark.variant(of="test_a_training_whose_ranks_are_killed_ends_with_the_weights_of_an_undisturbed_one")
 @pytest.mark.local
 def test_training_reaches_95_percent_and_resumes_bit_for_bit(tmp_path: Path) -> None:
     pytest.importorskip("torch")
@@ -83,7 +83,7 @@ def test_training_reaches_95_percent_and_resumes_bit_for_bit(tmp_path: Path) -> 
     assert None not in hashes
 
 
-@pytest.mark.variant(of="test_training_goes_on_from_its_checkpoint_if_a_rank_is_killed")
+@pytest.mark.variant(of="test_a_training_whose_ranks_are_killed_ends_with_the_weights_of_an_undisturbed_one")
 @pytest.mark.local
 def test_training_exits_with_1_below_the_accuracy_and_goes_on_with_other_ranks(tmp_path: Path) -> None:
     pytest.importorskip("torch")

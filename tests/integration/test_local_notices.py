@@ -152,7 +152,9 @@ def terminate(door: Door, run: Run) -> None:
     os.kill(run.agent_pid("local1"), signal.SIGTERM)
 
 
-@pytest.mark.parametrize("stop", [cancel, restart, terminate])
+@pytest.mark.parametrize(
+    "stop", [cancel, *variants(restart, terminate, of="test_a_handler_finishes_within_the_grace_of_every_stop")]
+)
 @pytest.mark.parametrize(
     ("saves_s", "grace_s"), [(3, 9), *variants((20, 30), of="test_a_handler_finishes_within_the_grace_of_every_stop")]
 )

@@ -158,6 +158,7 @@ def test_a_killed_rank_gives_the_save_up_and_the_next_attempt_goes_on(door: Door
     run.assert_records_valid()
 
 
+@pytest.mark.variant(of="test_a_hanging_disk_delays_only_the_answer")
 def test_a_lost_head_gives_the_save_up_and_the_person_is_told(door: Door) -> None:
     disk = hanging(door)
     run, folder = train(door, nodes="{min: 2, max: 3}", workers=1, site="local", more=USES + "\nelastic: {lease: 3s}")
@@ -192,7 +193,7 @@ def test_what_a_node_wrote_after_the_save_was_given_up_is_removed(door: Door) ->
     run.assert_records_valid()
 
 
-@pytest.mark.variant(of="test_a_lost_head_gives_the_save_up_and_the_person_is_told")
+@pytest.mark.variant(of="test_a_hanging_disk_delays_only_the_answer")
 def test_a_head_whose_node_is_drained_answers(door: Door) -> None:
     run, folder = train(door, nodes="{min: 2, max: 3}", workers=1, site="local")
     wait_until_saved(run, folder, 1, 3)
@@ -203,7 +204,7 @@ def test_a_head_whose_node_is_drained_answers(door: Door) -> None:
     end(run, folder, 2)
 
 
-@pytest.mark.variant(of="test_a_lost_head_gives_the_save_up_and_the_person_is_told")
+@pytest.mark.variant(of="test_a_hanging_disk_delays_only_the_answer")
 def test_a_request_just_as_the_run_ends_is_answered(door: Door) -> None:
     run, folder = train(door, nodes="2", workers=1, site="local")
     wait_until_saved(run, folder, 1, 2)
@@ -305,6 +306,7 @@ while not (folder / "end").exists():
     if role != "learner" or not (folder / "learner-saves-nothing").exists():
         memory.save(done, {"role": role, "step": done}, replicated=True)
     if done % 100 == 10:
+        print("saved", done, flush=True)
 """
 
 

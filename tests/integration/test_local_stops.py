@@ -249,7 +249,6 @@ def test_killing_the_script_alone_leaves_the_agents_in_charge(door: Door) -> Non
     assert_over(run, "CANCELLED", 10)
 
 
-@pytest.mark.variant(of="test_sbatch_by_hand_goes_on_if_the_first_job_died_unwritten")
 def test_a_script_by_hand_claims_the_next_allocation_if_the_first_died_unwritten(door: Door) -> None:
     run = start(door)
     for pid in [script_pid(run), *run.agents()]:

@@ -233,7 +233,7 @@ def test_a_checkpointable_goes_on_from_its_checkpoint(executor: submitit.AutoExe
     assert results[0][2] >= results[0][1]
 
 
-@pytest.mark.variant(of="test_a_training_longer_than_the_time_limit_finishes_over_requeues")
+@pytest.mark.variant(of="test_a_preempted_run_goes_on_however_slurm_preempts")
 def test_the_signal_comes_before_the_time_limit(executor: submitit.AutoExecutor, tmp_path: Path) -> None:
     executor.update_parameters(hpcelastic_time="8s", hpcelastic_restart={"max_restarts": 3})
     job = executor.submit(Counter(), str(tmp_path / "finish"))

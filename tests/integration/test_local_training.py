@@ -94,7 +94,7 @@ def assert_trained(run: Run) -> None:
     run.assert_records_valid()
 
 
-@pytest.mark.variant(of="test_training_goes_on_from_its_checkpoint_if_a_rank_is_killed")
+@pytest.mark.variant(of="test_a_training_whose_ranks_are_killed_ends_with_the_weights_of_an_undisturbed_one")
 def test_digits_train_on_this_machine_with_the_records_of_a_run(door: Door) -> None:
     write_job(door, "local")
     run = door.submit("job.yaml", wait=True)
@@ -131,6 +131,7 @@ def test_both_schedulers_leave_the_same_records(slurm_door: Door) -> None:
     assert keys(here) == keys(there)
 
 
+@pytest.mark.variant(of="test_a_training_whose_ranks_are_killed_ends_with_the_weights_of_an_undisturbed_one")
 def test_training_goes_on_from_its_checkpoint_if_a_rank_is_killed(door: Door) -> None:
     write_job(door, "local", "--pause", "0.01")
     run = door.submit("job.yaml")

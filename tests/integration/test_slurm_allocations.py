@@ -95,6 +95,7 @@ def test_a_run_that_is_requeued_while_it_waits_by_submit_wait(slurm_door: Door, 
     assert waiting.returncode == 0, output + errors
 
 
+@pytest.mark.variant(of="test_a_script_by_hand_claims_the_next_allocation_if_the_first_died_unwritten")
 def test_sbatch_by_hand_goes_on_if_the_first_job_died_unwritten(slurm_door: Door, slurm: Cluster) -> None:
     run = start(slurm_door, COUNTS)
     wait_until(lambda: saved_step(slurm_door) > 5, "it has made steps")

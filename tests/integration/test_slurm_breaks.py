@@ -31,6 +31,7 @@ from tests.slurm_sandbox.configuration import CONTROLLER
 pytestmark = pytest.mark.slurm
 
 
+@pytest.mark.variant(of="test_a_drained_node_is_replaced_by_the_spare_that_is_left_and_costs_nothing")
 def test_a_drain_of_a_requeued_run_holds(slurm_door: Door) -> None:
     more = "signals: {grace: 60s, restart_grace: 2s}"
     run = start(slurm_door, DIES, ranks=2, nodes="{min: 1, max: 2}", workers="1", more=more)

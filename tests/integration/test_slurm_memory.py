@@ -26,7 +26,13 @@ pytestmark = pytest.mark.slurm
 
 
 @pytest.mark.mirrored
-@pytest.mark.parametrize("options", [(), ("--replicated",)], ids=["sharded", "replicated"])
+@pytest.mark.parametrize(
+    "options",
+    [
+        pytest.param((), id="sharded"),
+        *variants((("--replicated",),), of="test_a_killed_rank_costs_no_step_that_all_had_saved", ids=["replicated"]),
+    ],
+)
 def test_a_killed_rank_costs_no_step_that_all_had_saved(
     slurm_door: Door, slurm: Cluster, options: tuple[str, ...]
 ) -> None:
@@ -46,7 +52,7 @@ def test_a_killed_rank_costs_no_step_that_all_had_saved(
     assert chosen[0].split(": ", 1)[1] in slurm_door.run("logs", "--node", "node1", str(run.path)).stdout
 
 
-@pytest.mark.variant(of="test_a_lost_head_gives_the_save_up_and_the_person_is_told")
+@pytest.mark.variant(of="test_a_hanging_disk_delays_only_the_answer")
 def test_a_save_whose_head_is_powered_off_is_given_up_and_the_next_one_is_complete(
     slurm_door: Door, slurm: Cluster
 ) -> None:
@@ -178,6 +184,7 @@ def held_back(slurm: Cluster, run: Run) -> Iterator[None]:
     slurm.run("scontrol", "release", run.job_id)
 
 
+@pytest.mark.variant(of="test_all_ranks_load_from_disk_if_a_spare_without_a_state_takes_a_place")
 def test_all_ranks_load_from_disk_where_what_was_kept_is_damaged(slurm_door: Door, slurm: Cluster) -> None:
     run, folder = train(slurm_door, nodes="2", workers=2)
     wait_until_saved(run, folder, 1, 4)
@@ -196,7 +203,7 @@ def test_all_ranks_load_from_disk_where_what_was_kept_is_damaged(slurm_door: Doo
     assert failed.endswith(f"cannot be loaded: {damaged} is damaged"), failed
 
 
-@pytest.mark.variant(of="test_all_ranks_load_from_disk_where_what_was_kept_is_damaged")
+@pytest.mark.variant(of="test_all_ranks_load_from_disk_if_a_spare_without_a_state_takes_a_place")
 def test_all_ranks_load_from_disk_where_a_part_of_what_was_kept_is_missing(slurm_door: Door, slurm: Cluster) -> None:
     run, folder = train(slurm_door, nodes="2", workers=2)
     wait_until_saved(run, folder, 1, 4)

@@ -98,6 +98,7 @@ def preempting(slurm: Cluster, *options: str) -> Iterator[str]:
         slurm.run("scancel", job_id)
 
 
+@pytest.mark.variant(of="test_a_preempted_run_goes_on_however_slurm_preempts")
 @pytest.mark.mirrored
 def test_a_training_longer_than_the_time_limit_finishes_over_requeues(slurm_door: Door, slurm: Cluster) -> None:
     write_limited(slurm_door, TRAINS.format(steps=400))
@@ -225,7 +226,7 @@ def test_cancel_during_the_grace_of_a_preemption_ends_the_run(slurm_door: Door, 
     assert run.attempts() == [1]
 
 
-@pytest.mark.every_slurm
+@pytest.mark.mirrored
 @pytest.mark.parametrize(
     ("how", "saves_s", "grace_s"),
     [
@@ -295,7 +296,7 @@ while step < 330:
 """
 
 
-@pytest.mark.variant(of="test_a_training_longer_than_the_time_limit_finishes_over_requeues")
+@pytest.mark.variant(of="test_a_preempted_run_goes_on_however_slurm_preempts")
 def test_tasks_of_an_array_go_on_over_time_limits_and_one_fails_for_good(slurm_door: Door, slurm: Cluster) -> None:
     slurm_door.write("job.yaml", ARRAY)
     slurm_door.write("train.py", TASK)

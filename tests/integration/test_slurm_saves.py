@@ -66,6 +66,7 @@ time.sleep(600)
 """
 
 
+@pytest.mark.variant(of="test_a_rank_that_saves_for_10_s_is_not_killed_by_a_crash_on_another_node")
 def test_a_rank_that_saves_for_10_s_is_not_killed_when_an_agent_dies_on_another_node(
     slurm_door: Door, slurm: Cluster
 ) -> None:

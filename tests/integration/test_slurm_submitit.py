@@ -108,7 +108,7 @@ def wait_until_counting(run: Run, attempt: int, *, ranks: int = 2) -> None:
     run.wait_until_started(attempt)
 
 
-@pytest.mark.variant(of="test_a_training_longer_than_the_time_limit_finishes_over_requeues")
+@pytest.mark.variant(of="test_a_preempted_run_goes_on_however_slurm_preempts")
 @pytest.mark.mirrored
 def test_a_checkpointable_is_requeued_at_submitits_signal_and_goes_on(
     executor: submitit.AutoExecutor, tmp_path: Path
@@ -140,7 +140,7 @@ def test_a_checkpointable_of_an_array_is_requeued_alone(executor: submitit.AutoE
     assert_went_on(jobs[0], requeues=0)
 
 
-@pytest.mark.variant(of="test_a_training_longer_than_the_time_limit_finishes_over_requeues")
+@pytest.mark.variant(of="test_a_preempted_run_goes_on_however_slurm_preempts")
 @pytest.mark.mirrored
 def test_a_checkpointable_is_saved_when_slurm_preempts_it(
     executor: submitit.AutoExecutor, slurm: Cluster, tmp_path: Path
@@ -154,7 +154,7 @@ def test_a_checkpointable_is_saved_when_slurm_preempts_it(
     assert_went_on(job)
 
 
-@pytest.mark.variant(of="test_a_training_longer_than_the_time_limit_finishes_over_requeues")
+@pytest.mark.variant(of="test_a_preempted_run_goes_on_however_slurm_preempts")
 @pytest.mark.mirrored
 def test_the_time_limit_requeues_a_checkpointable_in_time(executor: submitit.AutoExecutor, tmp_path: Path) -> None:
     executor.update_parameters(timeout_min=1, hpcelastic_signal_delay_s=50)

@@ -109,7 +109,7 @@ def test_gloo_gets_the_interface_of_the_address_that_the_agents_published(slurm_
 TASK_LEVEL = ("SLURM_PROCID", "SLURM_LOCALID", "SLURM_NTASKS", "SLURM_NODEID", "SLURM_NNODES", "SLURM_STEP_NUM_TASKS")
 
 
-@pytest.mark.every_slurm
+@pytest.mark.mirrored
 @pytest.mark.parametrize(
     ("mode", "expected"),
     [

@@ -50,7 +50,7 @@ def assert_ended_alike(door: Door, restart: int) -> None:
     assert len({record["parameter_hash"] for record in written}) == 1
 
 
-@pytest.mark.variant(of="test_training_goes_on_from_its_checkpoint_if_a_rank_is_killed")
+@pytest.mark.variant(of="test_a_training_whose_ranks_are_killed_ends_with_the_weights_of_an_undisturbed_one")
 @pytest.mark.slurm
 def test_digits_train_to_95_percent(slurm_door: Door, slurm: Cluster) -> None:
     write_digits_job(slurm_door)

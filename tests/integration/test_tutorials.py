@@ -47,7 +47,7 @@ def test_the_first_run_fails_once_and_goes_on_as_its_page_says(door: Door) -> No
 
 
 @pytest.mark.slurm
-@pytest.mark.variant(of="test_a_training_longer_than_the_time_limit_finishes_over_requeues")
+@pytest.mark.variant(of="test_a_preempted_run_goes_on_however_slurm_preempts")
 def test_the_first_requeue_goes_on_as_its_page_says(slurm_door: Door) -> None:
     page = "first-requeue.md"
     submit, status = commands(page)
