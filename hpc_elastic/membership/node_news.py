@@ -32,7 +32,9 @@ class Arrivals:
     def __init__(self) -> None:
         self._began = -CROWD_S
         self._count = 0
-        self._untold: dict[Arrival, list[str]] = {}
+        self._untold: dict[
+            Arrival, dict[str, None]
+        ] = {}  # the nodes, each once: a bad link may bring one back for days
 
     def one(self, node: str, how: Arrival, now: float) -> list[Action]:
         """Return the log line of a node that has joined; none if many have within the last seconds."""
@@ -41,7 +43,7 @@ class Arrivals:
         self._count += 1
         if self._count <= TOLD_ONE_BY_ONE:
             return [Log(text=f"{node} {how.of_one}")]
-        self._untold.setdefault(how, []).append(node)
+        self._untold.setdefault(how, {})[node] = None
         return []
 
     def others(self) -> list[Action]:
@@ -49,7 +51,7 @@ class Arrivals:
         untold, self._untold = self._untold, {}
         lines: list[Action] = []
         for how, joined in untold.items():
-            nodes = [*dict.fromkeys(joined)]  # one may have joined more than once
+            nodes = [*joined]
             lines.append(Log(text=f"{name_some(nodes)} {how.of_many if len(nodes) > 1 else how.of_one}"))
         return lines
 

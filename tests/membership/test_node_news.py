@@ -7,6 +7,7 @@ from dataclasses import replace
 from hpc_elastic.errors import ExitCode
 from hpc_elastic.membership.actions import Action, ClaimAttempt, Log, Note, WriteResult
 from hpc_elastic.membership.messages import Join
+from hpc_elastic.membership.node_news import LATE, Arrivals
 from hpc_elastic.membership.roster import NODES_NAMED
 from tests.membership.script import HeadScript, a_join, of_kind, the_claim
 
@@ -111,3 +112,12 @@ def test_many_nodes_that_join_late_at_once_have_a_line_together_when_the_next_at
     actions = [*script.stopped(0), *script.stopped(1), *script.pass_time(20)]
     named = ", ".join(f"node{number}" for number in range(5, 5 + NODES_NAMED))
     assert [line for line in logs(actions) if "late" in line] == [f"{named} and {35 - NODES_NAMED} more joined late"]
+
+
+def test_a_node_that_comes_back_for_days_takes_no_more_memory_each_time() -> None:
+    arrivals = Arrivals()
+    for number in range(1000):
+        arrivals.one("node7", LATE, number / 1000)
+    assert [len(nodes) for nodes in arrivals._untold.values()] == [1]
+    assert logs(arrivals.others()) == ["node7 joined late and waits for the next attempt"]
+    assert arrivals.others() == []
