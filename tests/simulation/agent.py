@@ -380,6 +380,7 @@ class Agent:
             self.process.arrives(self._broke)
 
     def _broke(self) -> None:
+        self.run.reports.breaks(self)
         self.part.member.node_broke("the store host ended (exit code -9)")
 
     def heard(self, message: Message) -> None:

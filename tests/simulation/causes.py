@@ -114,7 +114,9 @@ class Causes:
         require(not is_old or is_all, f"{what} starts {again}, and a role has failed whose failures restart all")
         spent = claim.spend.restarts - before.spend.restarts
         groups = len(alone) + bool(together)  # one may fail while another one's restart waits
-        require(1 <= spent <= max(1, groups), f"{what} costs {spent} restarts, of {groups} groups of roles")
+        # An attempt in vain for a damaged state is followed by one without, which costs nothing.
+        least = 0 if before.states and claim.states != before.states else 1
+        require(least <= spent <= max(1, groups), f"{what} costs {spent} restarts, of {groups} groups of roles")
 
     def _check_blame(self, claim: AttemptClaim, before: AttemptClaim | None) -> None:
         """Who is blamed has had a failure, or was lost again and again."""

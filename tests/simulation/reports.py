@@ -79,8 +79,8 @@ class Reports:
             self._failed[part].add(worker.rank)
 
     def breaks(self, agent: Agent) -> None:
-        """The store host of a node ends."""
-        self._broken.add((agent, agent.workers.attempt))
+        """The store host of a node has ended, or the agent takes that in: one host serves all attempts, one by one."""
+        self._broken |= {(agent, agent.workers.attempt), (agent, agent.member.attempt)}
 
     def _is_at_work(self, agent: Agent, attempt: int) -> bool:
         return agent.member.attempt == attempt and agent.member.phase is MemberPhase.WORKING

@@ -51,6 +51,7 @@ def test_no_rule_is_broken_where_ranks_save(seeds: range) -> None:
         pytest.param(102056, id="a head that ends before the others have left leaves no task behind"),
         pytest.param(107556, id="a successor that was told of no attempt counts from when it found the claim"),
         pytest.param(910170, id="a beat that is due as an answer comes does not name it"),
+        pytest.param(30461, id="an attempt in vain for a damaged state costs nothing"),
         pytest.param(102044, id="a head that is given up in the turn in which it answers has not taken anybody in"),
     ],
 )

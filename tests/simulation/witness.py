@@ -69,13 +69,17 @@ class Witness:
             self.see("start_failed")
 
     def broke(self, agent: Agent) -> None:
-        """Its store host ended: that is ignored if only roles whose failures are ignored share the store."""
+        """Its store host ended: that is ignored if only roles whose failures are ignored share the store.
+
+        If the next attempt has just begun there, it is the one that goes without a store.
+        """
         assign = agent.workers.assign
         assert assign is not None
         policies = {role.name: role.restart for role in self.run.scenario.roles}
         if policies[agent.role] == "ignore" and "restart_all" not in policies.values():
             return
-        self.incidents.append(Incident(agent.role, assign.attempt, agent.name, None, self.run.clock.now))
+        attempt = max(assign.attempt, agent.member.attempt)
+        self.incidents.append(Incident(agent.role, attempt, agent.name, None, self.run.clock.now))
 
     def lacks_state(self, agent: Agent, assign: Assign) -> None:
         """The state that its workers were to begin with is damaged: the next attempt begins with another one."""
