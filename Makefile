@@ -47,8 +47,10 @@ NOTICES ?= 50
 SEED ?= 0
 SLURM ?= own
 TORCH ?= >=2.2
-# Processor time is the limit; with more workers than cores tests of real agents get slow.
-WORKERS ?= 2
+# Four processes for tests that wait, of Slurm and of real runs, and one a core, at a low priority, for those that
+# compute in the time that the others leave: tests/distribution.py.
+CORES := $(shell getconf _NPROCESSORS_ONLN)
+WORKERS ?= $(shell expr $(CORES) + 4)
 BIN := .venv/bin
 PYTEST := $(BIN)/python -m pytest $(OPTIONS)
 RECORDED := $(if $(RECORD),--record-tested=docs/reference/tested-on.json)

@@ -1,12 +1,19 @@
-"""Which tests of a session with several processes stay together in one of them: those of a file with `xdist_group`.
+"""How a session with several processes shares out its tests: who waits for whom, and what stays together.
 
-They share a Slurm of their own kind, which each process would boot again. pytest-xdist 3.8 means to group by that mark
-itself (`--dist loadgroup`), and with pytest 9.2 does not: the id that it writes into a test is not read any more.
+**Lanes.** Tests of a real Slurm, and real runs on this machine, wait most of their time; all other tests compute. With
+more processes than processors the last ones are for what computes, as many as there are processors if the others are
+enough, and run at a lower priority: they use what those that wait leave, and agents whose leases are short are not late
+for them. Who has nothing left of its own helps the others.
+
+**Groups.** Tests of a file with `xdist_group` share a Slurm of their own kind, which each process would boot again.
+pytest-xdist 3.8 means to group by that mark itself (`--dist loadgroup`), and with pytest 9.2 does not: the id that it
+writes into a test is not read any more.
 """
 
 from __future__ import annotations
 
 import functools
+import os
 import re
 from pathlib import Path
 from typing import Any
@@ -15,14 +22,32 @@ import pytest
 from xdist.scheduler import LoadScopeScheduling
 
 GROUP = re.compile(r"^pytestmark = .*\bxdist_group\(\"(\w+)\"\)", re.MULTILINE)
+WAITS = re.compile(r"\bmark\.(slurm|local)\b|\bslurm: Cluster\b|\bslurm_session\b")
+COMPUTING_NICENESS = 10  # a tenth of the processor time of who wants it, too, and all that nobody wants
 
 
-class GroupScheduling(LoadScopeScheduling):  # type: ignore[misc]  # xdist has no types
-    """Hands out groups first, the largest before the others, then one test after the other in their order."""
+class LaneScheduling(LoadScopeScheduling):  # type: ignore[misc]  # xdist has no types
+    """Hands out groups and tests in their order: from its start to lanes that wait, what computes to the others."""
 
     def _split_scope(self, nodeid: str) -> str:
-        path = nodeid.partition("::")[0]
-        return group_of(self.config.rootpath / path) or nodeid
+        return group_of(self._path(nodeid)) or nodeid
+
+    def _path(self, nodeid: str) -> Path:
+        path: Path = self.config.rootpath / nodeid.partition("::")[0]
+        return path
+
+    def _assign_work_unit(self, node: Any) -> None:
+        if computes(node.gateway.id, self.numnodes):
+            own = (scope for scope, tests in self.workqueue.items() if not waits(self._path(next(iter(tests)))))
+            # The last of those that wait are real runs on this machine, for which no Slurm has to be booted.
+            self.workqueue.move_to_end(next(own, next(reversed(self.workqueue))), last=False)
+        super()._assign_work_unit(node)
+
+
+def computes(process: str, count: int) -> bool:
+    """Whether a process of a session (`gw0` is its first) is for tests that compute, of so many processes."""
+    cores = os.cpu_count() or 1
+    return int(process.removeprefix("gw")) >= count - min(cores, max(0, count - cores))
 
 
 @functools.cache
@@ -32,7 +57,21 @@ def group_of(path: Path) -> str | None:
     return found[1] if found else None
 
 
+@functools.cache
+def waits(path: Path) -> bool:
+    """Whether a file has tests of a real Slurm, or real runs."""
+    return path.exists() and WAITS.search(path.read_text()) is not None
+
+
 @pytest.hookimpl
-def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> GroupScheduling | None:
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LaneScheduling | None:
     """Takes the place of xdist's own scheduler of groups."""
-    return GroupScheduling(config, log) if config.getvalue("dist") == "loadgroup" else None
+    return LaneScheduling(config, log) if config.getvalue("dist") == "loadgroup" else None
+
+
+@pytest.hookimpl
+def pytest_configure(config: pytest.Config) -> None:
+    """Lowers the priority of a process whose tests compute."""
+    mine: dict[str, Any] | None = getattr(config, "workerinput", None)
+    if mine is not None and config.getvalue("dist") == "loadgroup" and computes(mine["workerid"], mine["workercount"]):
+        os.nice(COMPUTING_NICENESS)
