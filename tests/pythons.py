@@ -18,7 +18,7 @@ from tests.integration.environments import find_python
 
 REPOSITORY = Path(__file__).parents[1]
 PYTHONS = ("3.10", "3.11", "3.12", "3.13")
-SELECTION = "not slurm and not local and not long"  # as `make check`
+SELECTION = "not slurm and not local and not long and not variant"  # as `make check`
 # What the distribution requires for its tests, but torch. It runs in the environment, where the distribution is.
 REQUIREMENTS = """
 import importlib.metadata

@@ -28,7 +28,7 @@ FILE = REPOSITORY / "docs/reference/tested-on.json"
 MARK = "tested on"
 # By the expression of `-m`: the target of the Makefile.
 TIERS = {
-    "not slurm and not local and not long": "check",
+    "not slurm and not local and not long and not variant": "check",
     "not variant": "test",
     "": "test-all",
     "slurm": "test-slurm",

@@ -172,9 +172,13 @@ def test_foreground_job_is_the_process_that_its_id_names(tmp_path: Path) -> None
     assert (status.state, status.exit_code) == (JobState.FAILED, "7:0")
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
-def test_foreground_job_that_a_signal_ended_is_cancelled(tmp_path: Path, number: int) -> None:
-    (tmp_path / "job.sh").write_text("sleep 100 & wait\n")
+@pytest.mark.parametrize(
+    ("number", "script"),
+    # TERM is for the script alone, which ends what it has started; KILL is for all of its session.
+    [(signal.SIGTERM, "exec sleep 100\n"), (signal.SIGKILL, "sleep 100 & wait\n")],
+)
+def test_foreground_job_that_a_signal_ended_is_cancelled(tmp_path: Path, number: int, script: str) -> None:
+    (tmp_path / "job.sh").write_text(script)
     scheduler = ForegroundScheduler("42")
     scheduler.submit(make_plan(tmp_path), str(tmp_path / "job.sh"))
     assert scheduler.query(["42"])["42"].state is JobState.RUNNING

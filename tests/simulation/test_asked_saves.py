@@ -60,11 +60,13 @@ def a_head_that_is_lost_as_nodes_wait(seed: int) -> Scenario:
     return Scenario(seed=seed, roles=(role,), nodes=4, lease_s=3.0, keeps_every_s=30.0, faults=faults)
 
 
+@pytest.mark.long
 def test_what_a_lost_head_had_pinned_is_not_pinned_in_the_next_attempt() -> None:
     for seed in range(10):
         SimulatedRun(a_head_that_is_lost_as_nodes_wait(seed)).play()
 
 
+@pytest.mark.long
 def test_a_stop_that_does_not_end_the_pins_of_a_lost_head_is_found() -> None:
     def play_all() -> None:
         for seed in range(10):

@@ -64,6 +64,7 @@ def test_a_verdict_names_its_schedule() -> None:
     assert trial_in("survives 60 seeds; 3 of 184 run the line, 9 in all") is None
 
 
+@pytest.mark.long
 def test_a_bound_shows_where_its_name_is_read() -> None:
     number, line = number_of(TIMING, lambda node: isinstance(node, ast.Constant) and node.value == 5.0)
     (readers, *_) = lines_that_show(TIMING, number, line)
