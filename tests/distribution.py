@@ -5,9 +5,10 @@ more processes than processors the last ones are for what computes, as many as t
 enough, and run at a lower priority: they use what those that wait leave, and agents whose leases are short are not late
 for them. Who has nothing left of its own helps the others.
 
-**Groups.** Tests of a file with `xdist_group` share a Slurm of their own kind, which each process would boot again.
-pytest-xdist 3.8 means to group by that mark itself (`--dist loadgroup`), and with pytest 9.2 does not: the id that it
-writes into a test is not read any more.
+**Groups.** Tests of files with the same `xdist_group` share a Slurm of their own kind, and those of a file with a
+fixture of the module what that makes, a wheel or an environment: each process would make it again. They come first, the
+groups with the most tests before the others. pytest-xdist 3.8 means to group by that mark itself (`--dist loadgroup`),
+and with pytest 9.2 does not: the id that it writes into a test is not read any more.
 """
 
 from __future__ import annotations
@@ -22,8 +23,10 @@ import pytest
 from xdist.scheduler import LoadScopeScheduling
 
 GROUP = re.compile(r"^pytestmark = .*\bxdist_group\(\"(\w+)\"\)", re.MULTILINE)
+SHARES = re.compile(r"^@pytest\.fixture\(.*\bscope=\"module\"", re.MULTILINE)
 WAITS = re.compile(r"\bmark\.(slurm|local)\b|\bslurm: Cluster\b|\bslurm_session\b")
-COMPUTING_NICENESS = 10  # a tenth of the processor time of who wants it, too, and all that nobody wants
+COMPUTES = "hpc_elastic_computes"
+NICENESS = 10  # a tenth of the processor time of who wants it, too, and all that nobody wants
 
 
 class LaneScheduling(LoadScopeScheduling):  # type: ignore[misc]  # xdist has no types
@@ -53,8 +56,10 @@ def computes(process: str, count: int) -> bool:
 @functools.cache
 def group_of(path: Path) -> str | None:
     """The group of all tests of a file, none if each may run anywhere."""
-    found = GROUP.search(path.read_text()) if path.exists() else None
-    return found[1] if found else None
+    text = path.read_text() if path.exists() else ""
+    if (named := GROUP.search(text)) is not None:
+        return named[1]
+    return str(path) if SHARES.search(text) is not None else None
 
 
 @functools.cache
@@ -69,9 +74,15 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LaneScheduli
     return LaneScheduling(config, log) if config.getvalue("dist") == "loadgroup" else None
 
 
+@pytest.hookimpl(optionalhook=True)
+def pytest_configure_node(node: Any) -> None:
+    """Tells a process whether it is for what computes; it does not know how tests are handed out."""
+    is_shared_out = node.config.getvalue("dist") == "loadgroup"
+    node.workerinput[COMPUTES] = is_shared_out and computes(node.gateway.id, node.workerinput["workercount"])
+
+
 @pytest.hookimpl
 def pytest_configure(config: pytest.Config) -> None:
     """Lowers the priority of a process whose tests compute."""
-    mine: dict[str, Any] | None = getattr(config, "workerinput", None)
-    if mine is not None and config.getvalue("dist") == "loadgroup" and computes(mine["workerid"], mine["workercount"]):
-        os.nice(COMPUTING_NICENESS)
+    if getattr(config, "workerinput", {}).get(COMPUTES):
+        os.nice(NICENESS)

@@ -20,7 +20,7 @@ import pytest
 
 from hpc_elastic.integrations.torchrun.entry import OLDEST_TORCH, check_version
 from hpc_elastic.worker.store_host import takes_listener_with_libuv
-from tests.tiers import longer
+from tests.tiers import longer, variants
 
 REPOSITORY = Path(__file__).parents[1]
 STUBS = Path(__file__).parent / "torch_stubs"
@@ -128,7 +128,10 @@ for dotted in sys.argv[1:]:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("version", [VERSIONS[0], VERSIONS[-1], *longer(*VERSIONS[1:-1])])
+@pytest.mark.parametrize(
+    "version",
+    [VERSIONS[0], VERSIONS[-1], *variants(*VERSIONS[1:-1], of="test_no_name_is_used_that_this_torch_lacks")],
+)
 def test_no_name_is_used_that_this_torch_lacks(version: str) -> None:
     floors = {"integrations/torchrun": OLDEST_TORCH, "integrations/torch_checkpoint": (2, 4)}
     wanted = set()

@@ -47,7 +47,7 @@ _fault("raises_in_del", "an exception in __del__, which Python ignores", "", Non
 _fault("chained", "an exception raised from another one", "exception", 1, "StepError: step 12 went wrong")
 _fault("exception_group", "an ExceptionGroup of two", "exception", 3, "ExceptionGroup: .*2 of them")
 _fault("task_group", "an exception in an asyncio TaskGroup", "exception", 0, "ExceptionGroup|ConnectionError")
-_fault("str_raises", "an exception whose __str__ raises", "exception", 1, "StepError", is_quick=True)
+_fault("str_raises", "an exception whose __str__ raises", "exception", 1, "StepError")
 _fault("unpicklable", "an exception that holds a lock", "exception", 2, "StepError: held")
 _fault("bare_assert", "an assert without a message", "exception", 1, "AssertionError")
 _fault("huge_message", "a message of 10 MB", "exception", 2, "^.{0,3000}$(?s:.*)")
@@ -146,7 +146,7 @@ _fault(
 
 # Exit codes.
 _fault("exits_3", "sys.exit(3)", "exit_code", 1, "exit code 3")
-_fault("exits_text", "sys.exit with a text", "exit_code", 2, "no data in /data/train", is_quick=True)
+_fault("exits_text", "sys.exit with a text", "exit_code", 2, "no data in /data/train")
 _fault("exits_two_lines", "sys.exit with a text of two lines", "exit_code", 1, "config is wrong")
 _fault("exits_negative", "sys.exit(-1)", "exit_code", 2, "exit code 255")
 _fault("os_exit", "os._exit(7)", "exit_code", 3, "exit code 7")

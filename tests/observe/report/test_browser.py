@@ -14,6 +14,7 @@ from hpc_elastic.observe.report.collect import collect_report
 from hpc_elastic.observe.report.page import drawing_library, render_page
 from hpc_elastic.observe.snapshot import take_snapshot
 from tests.observe.report.build_run import Fault, build_run
+from tests.tiers import variants
 
 BROWSERS = ("chromium-headless-shell", "chromium", "google-chrome")
 EVIL = "</script><script>document.title='owned'</script><b>bold</b>"
@@ -58,7 +59,17 @@ def test_the_charts_are_drawn_and_a_worker_s_script_is_not_run(browser: str, pag
     assert not [line for line in done.stderr.splitlines() if "CONSOLE" in line]
 
 
-@pytest.mark.parametrize("options", [(), ("--blink-settings=preferredColorScheme=0",)])
+@pytest.mark.parametrize(
+    "options",
+    [
+        pytest.param((), id="light"),
+        *variants(
+            (("--blink-settings=preferredColorScheme=0",),),
+            of="test_the_page_is_a_picture_in_light_and_in_dark",
+            ids=["dark"],
+        ),
+    ],
+)
 def test_the_page_is_a_picture_in_light_and_in_dark(browser: str, page: Path, options: tuple[str, ...]) -> None:
     picture = page.with_suffix(".png")
     show(browser, page, f"--screenshot={picture}", "--window-size=1200,1000", *options)
