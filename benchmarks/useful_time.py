@@ -19,7 +19,6 @@ import json
 import os
 import random
 import signal
-import statistics
 import subprocess
 import sys
 import tempfile
@@ -32,6 +31,7 @@ from typing import Any
 from benchmarks.elsewhere import busy_cores
 from benchmarks.machine import describe
 from benchmarks.state import killed
+from benchmarks.state.shares import shares, steps_in
 from tests.faults.play import prepare_door
 from tests.slurm_sandbox.sandbox import wait_until
 from tests.soak.campaign import kill_everything
@@ -101,7 +101,7 @@ def _ours(folder: Path, kills: list[tuple[float, int]], mean_s: float, mebibytes
     assert result["state"] == "SUCCEEDED", result
     assert 0 < result["restarts"] <= len(kills), result
     meter = result["useful_time"]
-    found = {**_shares(folder, len(kills)), "restarts": result["restarts"]}
+    found = {**shares(folder), "killed": len(kills), "restarts": result["restarts"]}
     return {**found, "meter": round(meter["useful_share"], 4), "seconds": meter["seconds"]}
 
 
@@ -120,7 +120,7 @@ def _torchrun(folder: Path, kills: list[tuple[float, int]], mean_s: float, mebib
     finally:
         process.kill()
         process.wait()
-    return _shares(folder, len(kills))
+    return {**shares(folder), "killed": len(kills)}
 
 
 @contextmanager
@@ -134,7 +134,7 @@ def _stopped_at_the_end(folder: Path) -> Iterator[None]:
 def _kill(folder: Path, kills: list[tuple[float, int]], story: Callable[[], str]) -> None:
     """Kill the ranks when it is time; one that is not back by then is killed as soon as it is."""
     dead = {""}
-    wait_until(lambda: len(_steps(folder)) > 3, "it trains", within_s=_BACK_WITHIN_S, otherwise=story)
+    wait_until(lambda: len(steps_in(folder)) > 3, "it trains", within_s=_BACK_WITHIN_S, otherwise=story)
     at = time.monotonic()
     for after_s, rank in kills:
         at = max(at + after_s, time.monotonic())
@@ -154,32 +154,8 @@ def _kill(folder: Path, kills: list[tuple[float, int]], story: Callable[[], str]
                 break
             except ProcessLookupError:  # stopped after the last kill, and its successor has not told its id yet
                 continue
-    ended = len(_steps(folder))
-    wait_until(lambda: len(_steps(folder)) > ended + 3, "it trains on", within_s=_BACK_WITHIN_S, otherwise=story)
-
-
-def _steps(folder: Path) -> list[tuple[int, float, float, float]]:
-    """Return of each step of rank 0 its number, and when it began, was done, and was saved."""
-    path = folder / "steps"
-    lines = path.read_text().splitlines() if path.exists() else []
-    return [(int(step), float(began), float(done), float(saved)) for step, began, done, saved in map(str.split, lines)]
-
-
-def _shares(folder: Path, kills: int) -> dict[str, Any]:
-    steps = _steps(folder)
-    first: dict[int, tuple[int, float, float, float]] = {}
-    for each in steps:
-        first.setdefault(each[0], each)
-    wall_s = steps[-1][3] - steps[0][1]
-    return {
-        "useful": round(sum(saved - began for _, began, _, saved in first.values()) / wall_s, 4),
-        "useful_without_saves": round(sum(done - began for _, began, done, _ in first.values()) / wall_s, 4),
-        "wall_s": round(wall_s, 1),
-        "killed": kills,
-        "steps": len(first),
-        "repeated": len(steps) - len(first),
-        "step_s": round(statistics.median(done - began for _, began, done, _ in steps), 4),
-    }
+    ended = len(steps_in(folder))
+    wait_until(lambda: len(steps_in(folder)) > ended + 3, "it trains on", within_s=_BACK_WITHIN_S, otherwise=story)
 
 
 def table(report: Mapping[str, Any]) -> list[str]:
@@ -191,8 +167,10 @@ def table(report: Mapping[str, Any]) -> list[str]:
     for run in report["runs"]:
         bar = BARS.get(run["mean_s"]) if run["case"] == OURS else None
         judged = "" if bar is None else f"{bar:.0%}: {'met' if run['useful'] >= bar else 'MISSED'}"
-        shares = [f"{run[name]:.2%}" if name in run else "" for name in ("useful", "useful_without_saves", "meter")]
-        cells = [run["mean_s"], run["case"], run["killed"], run["wall_s"], *shares, run["repeated"], judged]
+        cells_of_shares = [
+            f"{run[name]:.2%}" if name in run else "" for name in ("useful", "useful_without_saves", "meter")
+        ]
+        cells = [run["mean_s"], run["case"], run["killed"], run["wall_s"], *cells_of_shares, run["repeated"], judged]
         lines.append("| " + " | ".join(map(str, cells)) + " |")
     return [*lines, f"{report['machine']}; {report['busy_cores_before']} cores busy before."]
 

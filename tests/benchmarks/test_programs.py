@@ -32,6 +32,7 @@ SMALL_ON_SLURM = {
     "node_loss": ("-n", "1", "--peer", "0", "--only", "agent"),
     "recovery": ("-n", "1", "--peer-n", "0", "--repeats", "1", "--only", "recovery", "--launchers", "ours"),
     "slurm_latency": ("-n", "1", "--without-torchrun"),
+    "useful_time_cuts": ("--mean", "2", "--cuts", "1", "--mebibytes", "4"),
     "slurm_versions": ("-n", "1", "--slurm", "22.05", "--only", "submit_wait", "scancel"),
 }
 SMALL_HEAD_LOSS = ("--nodes", "6", "--lease", "3", "-n", "1")
