@@ -47,8 +47,8 @@ NOTICES ?= 50
 SEED ?= 0
 SLURM ?= own
 TORCH ?= >=2.2
-# Four processes for tests that wait, of Slurm and of real runs, and one a core, at a low priority, for those that
-# compute in the time that the others leave: tests/distribution.py.
+# Four processes for tests that wait, of Slurm and of real runs, and one a core for those that compute in the time that
+# the others leave: tests/distribution.py.
 CORES := $(shell getconf _NPROCESSORS_ONLN)
 WORKERS ?= $(shell expr $(CORES) + 4)
 BIN := .venv/bin

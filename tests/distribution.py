@@ -2,8 +2,8 @@
 
 **Lanes.** Tests of a real Slurm, and real runs on this machine, wait most of their time; all other tests compute. With
 more processes than processors the last ones are for what computes, as many as there are processors if the others are
-enough, and run at a lower priority: they use what those that wait leave, and agents whose leases are short are not late
-for them. Who has nothing left of its own helps the others.
+enough, and use what those that wait leave. Who has nothing left of its own helps the others. None has a lower
+priority: tests that compute have time-outs too, which they missed where they were nice to the others.
 
 **Groups.** Tests of files with the same `xdist_group` share a Slurm of their own kind, and those of a file with a
 fixture of the module what that makes, a wheel or an environment: each process would make it again. They come first, the
@@ -25,8 +25,6 @@ from xdist.scheduler import LoadScopeScheduling
 GROUP = re.compile(r"^pytestmark = .*\bxdist_group\(\"(\w+)\"\)", re.MULTILINE)
 SHARES = re.compile(r"^@pytest\.fixture\(.*\bscope=\"module\"", re.MULTILINE)
 WAITS = re.compile(r"\bmark\.(slurm|local)\b|\bslurm: Cluster\b|\bslurm_session\b")
-COMPUTES = "hpc_elastic_computes"
-NICENESS = 10  # a tenth of the processor time of who wants it, too, and all that nobody wants
 
 
 class LaneScheduling(LoadScopeScheduling):  # type: ignore[misc]  # xdist has no types
@@ -72,17 +70,3 @@ def waits(path: Path) -> bool:
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LaneScheduling | None:
     """Takes the place of xdist's own scheduler of groups."""
     return LaneScheduling(config, log) if config.getvalue("dist") == "loadgroup" else None
-
-
-@pytest.hookimpl(optionalhook=True)
-def pytest_configure_node(node: Any) -> None:
-    """Tells a process whether it is for what computes; it does not know how tests are handed out."""
-    is_shared_out = node.config.getvalue("dist") == "loadgroup"
-    node.workerinput[COMPUTES] = is_shared_out and computes(node.gateway.id, node.workerinput["workercount"])
-
-
-@pytest.hookimpl
-def pytest_configure(config: pytest.Config) -> None:
-    """Lowers the priority of a process whose tests compute."""
-    if getattr(config, "workerinput", {}).get(COMPUTES):
-        os.nice(NICENESS)

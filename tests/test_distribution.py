@@ -25,14 +25,14 @@ pytestmark = [pytest.mark.xdist_group("one_kind")]
 def test_it(number):
     open(f"{os.environ['TOLD']}/{os.environ['PYTEST_XDIST_WORKER']}-{number}", "w").close()
 """
-# Says which process ran it, what it is, how nice that was, and when.
+# Says which process ran it, what it is, and when.
 TELLS = """
 import os, pytest, time
 
 @pytest.mark.parametrize("number", range({}))
 def test_it(number):
     kind = __name__.rpartition(".")[2]
-    told = os.environ["PYTEST_XDIST_WORKER"], kind, str(os.nice(0)), str(time.monotonic_ns())
+    told = os.environ["PYTEST_XDIST_WORKER"], kind, str(time.monotonic_ns())
     open(os.environ["TOLD"] + "/" + "-".join(told), "w").close()
 """
 ALONE = "import pytest\n@pytest.mark.parametrize('number', range(6))\ndef test_other(number): pass\n"
@@ -104,14 +104,11 @@ def test_who_computes_begins_with_what_computes_and_helps_the_others(tmp_path: P
     done = run_session(tmp_path, count, told)
     assert f"{8 * count} passed" in done.stdout, done.stdout + done.stderr
     ran = [path.name.split("-") for path in told.iterdir()]
-    first: dict[str, tuple[str, bool]] = {}
-    for process, kind, nice, _ in sorted(ran, key=lambda one: int(one[3])):
-        first.setdefault(process, (kind, int(nice) > os.nice(0)))
-    lanes = {process: ("test_computes" if computes(process, count) else "test_waits") for process in first}
-    assert {process: kind for process, (kind, _) in first.items()} == lanes
-    assert {process: is_nice for process, (_, is_nice) in first.items()} == {
-        process: kind == "test_computes" for process, kind in lanes.items()
-    }
+    first: dict[str, str] = {}
+    for process, kind, _ in sorted(ran, key=lambda one: int(one[2])):
+        first.setdefault(process, kind)
+    assert first == {process: "test_computes" if computes(process, count) else "test_waits" for process in first}
+    assert len(first) == count
 
 
 def test_every_file_that_boots_a_slurm_for_all_its_tests_is_a_group() -> None:

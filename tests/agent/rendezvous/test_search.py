@@ -331,7 +331,7 @@ def test_gives_up_naming_the_cause_if_every_try_was_in_vain(tmp_path: Path, monk
     async def scene(made: Scene) -> None:
         made.allow(join_retries=2)
         made.journal(0).claim_allocation(Endpoint(address="127.0.0.2", port=1))
-        with pytest.raises(RendezvousTimeoutError, match="no head was joined, after 3 tries in 0 s") as caught:
+        with pytest.raises(RendezvousTimeoutError, match=r"no head was joined, after 3 tries in \d+ s") as caught:
             await made.find(1)
         (missing,) = caught.value.missing
         assert (missing.node, missing.cause) == ("local1", RendezvousCause.REFUSED)
