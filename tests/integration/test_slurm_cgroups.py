@@ -133,8 +133,8 @@ def test_slurm_ends_what_a_killed_agent_has_left(confined_door: Door, confining:
 @pytest.mark.variant(of="test_two_workers_killed_together_are_one_restart")
 def test_two_killed_workers_are_one_restart(confined_door: Door, confining: Cluster) -> None:
     run = start(confined_door, DIES, ranks=2, nodes="2", workers="1", more="start: spawn\nrestart: {max_restarts: 2}")
-    for rank in (0, 1):
-        os.kill(run.worker_pid(rank), signal.SIGKILL)
+    for pid in [run.worker_pid(rank) for rank in (0, 1)]:  # looked up before the first one's end stops the other
+        os.kill(pid, signal.SIGKILL)
     wait_for_ranks(run, 2, attempt=2)
     confined_door.run("cancel", run.layout.root)
     assert_over(run, "CANCELLED", 10)

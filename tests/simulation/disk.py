@@ -24,7 +24,7 @@ class Disk:
         self.allocations: list[AllocationClaim] = []
         self.claims: dict[int, AttemptClaim] = {}
         self.asked_at: dict[int, float] = {}  # attempt: when its head decided who is in it
-        self.asks: dict[tuple[int, str], float] = {}  # the same of each head that wants to open it
+        self.asks: dict[tuple[int, str, int], float] = {}  # the same of each head and allocation that wants to open it
         self.worlds: dict[int, World] = {}
         self.node_results: dict[tuple[int, str], NodeResult] = {}
         self.results: list[RunResultRecord] = []
@@ -62,7 +62,7 @@ class Disk:
         before = self.latest_claim
         world = from_json(World, self._read(LAYOUT.proposed_world(claim.attempt, claim.head)))
         self.claims[claim.attempt] = claim
-        self.asked_at[claim.attempt] = self.asks[claim.attempt, claim.head]
+        self.asked_at[claim.attempt] = self.asks[claim.attempt, claim.head, claim.allocation]
         self.worlds[claim.attempt] = world
         if not self.results:
             self._valid.append(claim.attempt)

@@ -97,7 +97,7 @@ class Rules:
     def asks_for(self, claim: AttemptClaim) -> None:
         """A head wants to open an attempt."""
         run, witness = self._run, self._run.witness
-        run.disk.asks.setdefault((claim.attempt, claim.head), run.clock.now)
+        run.disk.asks.setdefault((claim.attempt, claim.head, claim.allocation), run.clock.now)
         self._at_work[claim.attempt, claim.head] = [
             f"rank {worker.rank} of attempt {worker.attempt} on {agent.name}"
             for agent in run.everybody
