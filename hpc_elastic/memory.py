@@ -14,6 +14,7 @@ Importing this needs no torch, and imports none.
 
 from __future__ import annotations
 
+import operator
 import random
 import sys
 from collections.abc import Mapping
@@ -51,7 +52,8 @@ def save(step: int, state: object, replicated: bool = False) -> None:
     Args:
         step: the number of the step that is done. A step that is saved already is not saved again.
         state: dicts, lists, tuples, tensors, numpy arrays, numbers, strings, bytes and None, nested in any way. A map
-            of another kind comes back as a dict.
+            of another kind comes back as a dict, a named tuple as a tuple, and a parameter as a plain tensor. Tensors
+            that share memory come back apart.
         replicated: whether all ranks have the same state, as in DistributedDataParallel. Then local rank 0 of each node
             keeps it for all of them, and it can be loaded by any number of nodes; else by the same ranks only.
 
@@ -60,8 +62,12 @@ def save(step: int, state: object, replicated: bool = False) -> None:
         ValueError: this attempt has saved a later step.
         TypeError: `step` is no whole number.
     """
-    if type(step) is not int:
-        raise TypeError(f"memory.save: found step {step!r}, expected a whole number")
+    try:
+        if isinstance(step, bool):
+            raise TypeError
+        step = operator.index(step)  # numpy's and torch's whole numbers, too
+    except TypeError:
+        raise TypeError(f"memory.save: found step {step!r}, expected a whole number") from None
     if not 0 <= step <= LARGEST_STEP:
         raise ValueError(f"memory.save: found step {step}, expected one from 0 to 2**63 - 1")
     if (found := rank_state()) is not None:

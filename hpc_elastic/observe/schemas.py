@@ -28,6 +28,7 @@ RECORDS = {
     "budget.json": records.Budget,
     "memory/NNNN/RRRRR.json": state_records.KeptRecord,
     "memory/saved/STEP-ID/manifest.json": state_records.SaveManifest,
+    "memory/NNNN/elsewhere-STEP.json": state_records.SaveManifest,
     "result.json": records.RunResultRecord,
 }
 ERROR_FILE = "attempts/NNNN/ranks/RRRRR/error.json"

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
+from collections.abc import Mapping
 
 from hpc_elastic.codec import DecodeError, Json, from_json
 from hpc_elastic.errors import RunDirectoryError
 from hpc_elastic.rundir.layout import RunLayout
 from hpc_elastic.rundir.saved_states import find_saved
-from hpc_elastic.rundir.state_records import KeptRecord
-from hpc_elastic.rundir.store import file_system_errors, list_numbers, read_json
+from hpc_elastic.rundir.state_records import KeptRecord, SaveManifest
+from hpc_elastic.rundir.store import file_system_errors, find_json, list_numbers, read_json
 
+_ELSEWHERE = re.compile(r"elsewhere-(\d+)\.json", re.ASCII)
 LARGEST = 2**62  # of a number that a memory's header can hold
 
 
@@ -40,6 +43,32 @@ def read_kept_records(layout: RunLayout, ended: int) -> dict[str, KeptRecord]:
     stems = [stem for stem, extension in map(os.path.splitext, names) if extension == ".json"]
     read = ((stem, parse_kept_record(read_json(layout.kept_record(ended, stem)))) for stem in stems)
     return {stem: record for stem, record in read if record is not None}
+
+
+def find_pinned(layout: RunLayout, ended: int, step: int) -> Mapping[str, KeptRecord]:
+    """Return which files of another run are its state of this step, by their names; {} if nothing says so.
+
+    Raises:
+        RunDirectoryError: what says so exists and cannot be read.
+    """
+    with contextlib.suppress(DecodeError):
+        return from_json(SaveManifest, find_json(layout.elsewhere(ended, step))).files
+    return {}
+
+
+def read_pinned(layout: RunLayout, ended: int) -> list[KeptRecord]:
+    """Return the records of another run's states that count as written after an attempt of this one.
+
+    Raises:
+        RunDirectoryError: what says so exists and cannot be read.
+    """
+    folder = layout.kept_states(ended)
+    with file_system_errors(folder, "read"):
+        try:
+            named = [found for name in os.listdir(folder) if (found := _ELSEWHERE.fullmatch(name))]
+        except (FileNotFoundError, NotADirectoryError):
+            return []
+    return [record for each in named for record in find_pinned(layout, ended, int(each[1])).values()]
 
 
 def find_latest_attempt(layout: RunLayout) -> int:

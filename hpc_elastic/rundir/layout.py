@@ -147,6 +147,10 @@ class RunLayout:
         """Return the KeptRecord of a state, which is written when that is complete."""
         return os.path.join(self.kept_states(attempt), f"{name}.json")
 
+    def elsewhere(self, attempt: int, step: int) -> str:
+        """Return the SaveManifest of another run's state of this step, as it was when this run began with it."""
+        return os.path.join(self.kept_states(attempt), f"elsewhere-{step}.json")
+
     @property
     def saves(self) -> str:
         """The folder with a folder for each state that a person had written, which a manifest makes complete."""

@@ -154,8 +154,10 @@ class _Encoder:
             }
         if isinstance(value, tuple):
             return {"t": [self.encode(item, f"{path}[{place}]", depth + 1) for place, item in enumerate(value)]}
-        if kind in (bytes, bytearray):
-            return self._bytes(bytes(value), path)
+        if kind is bytes:
+            return self._bytes(value, path)
+        if kind is bytearray:
+            return {"a": self._bytes(bytes(value), path)}
         if self._torch is not None and isinstance(value, self._torch.Tensor):
             return self._tensor(value, path)
         if self._numpy is not None and isinstance(value, (self._numpy.ndarray, self._numpy.generic)):
@@ -212,6 +214,10 @@ class _Encoder:
         is_scalar = isinstance(value, numpy.generic)
         if isinstance(value, numpy.ma.MaskedArray):
             raise StateError(f"memory.save: {path}: found a masked array; its .data and .mask can be saved")
+        if not is_scalar and type(value) not in (numpy.ndarray, numpy.memmap):  # a matrix multiplies in another way
+            raise StateError(
+                f"memory.save: {path}: found a {_name_of(type(value))}; what numpy.asarray() makes of it can be saved"
+            )
         if value.dtype.kind not in _NUMPY_KINDS:
             raise StateError(f"memory.save: {path}: found a numpy array of {value.dtype}, expected one of numbers")
         array = numpy.ascontiguousarray(value)
@@ -267,6 +273,8 @@ def _decode(node: Any, spans: Mapping[str, memoryview]) -> Any:
         return tuple(_decode(item, spans) for item in value)
     if kind == "b":
         return base64.b64decode(value)
+    if kind == "a":
+        return bytearray(_decode(value, spans))
     if kind == "y":
         return bytes(spans[value])
     if kind == "T":

@@ -124,19 +124,26 @@ def node_of(pid: int) -> str:
     return ""
 
 
-def damage_all(pid: int, but: set[int]) -> int:
-    """Change a byte in each state that a process keeps and others do not; return in how many."""
-    changed = 0
+def damage_all(pid: int, but: set[int], done: set[tuple[int, ...]]) -> None:
+    """Change a byte in each state that a process keeps and others do not, unless it is done; add it to those.
+
+    Args:
+        pid: the process.
+        but: the inodes of the memories that others have, too.
+        done: inode, slot, attempt and step of the states that are damaged.
+    """
     for path in Path(f"/proc/{pid}/fd").iterdir():
         if MEMORY_NAME not in os.readlink(path) or path.stat().st_ino in but:
             continue
         descriptor = os.open(path, os.O_RDWR)
         for state in read_slots(map_control(descriptor)):
+            key = (path.stat().st_ino, state.slot, *state.version)
+            if key in done:
+                continue
+            done.add(key)
             (byte,) = os.pread(descriptor, 1, slot_offset(state.slot) + state.length - 1)
             os.pwrite(descriptor, bytes([byte ^ 1]), slot_offset(state.slot) + state.length - 1)
-            changed += 1
         os.close(descriptor)
-    return changed
 
 
 def memories_of(pid: int) -> set[int]:
@@ -151,7 +158,15 @@ def test_all_ranks_load_from_disk_if_the_copy_is_damaged(slurm_door: Door, slurm
     (keeper,) = [pid for pid in keepers() if node_of(pid) == "node1"]
     own = memories_of(run.worker_pid(0))
     slurm.kill("node2")
-    wait_until(lambda: damage_all(keeper, own) > 0, "there is a copy on node1", within_s=10)
+    damaged: set[tuple[int, ...]] = set()
+
+    def is_told_lost() -> bool:
+        """Damage what comes until then: what is on its way as a node loses its power may be complete afterwards."""
+        damage_all(keeper, own, damaged)
+        return any(event["name"] == "node.lost" for event in events(run))
+
+    wait_until(is_told_lost, "node2 counts as lost", within_s=30, otherwise=run.story)
+    assert damaged, "there is a copy on node1"
     wait_until_saved(run, folder, 3, 2)
     assert begun(folder, 3) == {0: 0, 1: 0}
     finish(run, folder, 2)

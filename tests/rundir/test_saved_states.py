@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from hpc_elastic.agent.records.kept_states import point_elsewhere, read_kept, read_kept_elsewhere, rename_kept
+from hpc_elastic.agent.records.kept_states import pin_elsewhere, read_kept, rename_kept
 from hpc_elastic.codec import to_json
 from hpc_elastic.rundir.kept_records import why_nothing_kept
 from hpc_elastic.rundir.layout import RunLayout
@@ -80,18 +80,18 @@ def test_another_run_begins_with_it_whatever_attempts_came_after(layout: RunLayo
     save(layout, 5)
     put(layout.claim(2), {})
     assert why_nothing_kept(layout) is None
-    (found,) = read_kept_elsewhere(layout)
-    assert (found.version, found.places) == (StateVersion(attempt=0, step=5), frozenset([PLACE]))
     other = RunLayout(tmp_path / "other")
-    point_elsewhere(other, layout, 1)
+    (found,) = pin_elsewhere(other, layout)
+    assert (found.version, found.places) == (StateVersion(attempt=0, step=5), frozenset([PLACE]))
+    rename_kept(other, 0, 1)
     assert steps(other, 1) == [StateVersion(attempt=0, step=5)]
 
 
-def test_of_one_step_a_save_and_a_state_that_was_kept_are_not_mixed(layout: RunLayout) -> None:
+def test_of_one_step_a_save_and_a_state_that_was_kept_are_not_mixed(layout: RunLayout, tmp_path: Path) -> None:
     put(layout.kept_record(1, "00001"), {"attempt": 1, "step": 5, "place": "other", "length": 3, "crc": 0})
     save(layout, 5, attempt=1)
     put(layout.kept_record(1, "00000"), {"attempt": 1, "step": 6, "place": PLACE, "length": 3, "crc": 0})
-    found = {state.version.step: state.places for state in read_kept_elsewhere(layout)}
+    found = {state.version.step: state.places for state in pin_elsewhere(RunLayout(tmp_path / "this"), layout)}
     assert found == {5: {PLACE}, 6: {PLACE}}
 
 

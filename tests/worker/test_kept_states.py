@@ -15,13 +15,16 @@ import pytest
 pytest.importorskip("torch", reason="there is no torch")
 
 
-from hpc_elastic.agent.records.kept_states import point_elsewhere, read_kept, read_kept_elsewhere, remove_kept
+from hpc_elastic.agent.records.kept_states import pin_elsewhere, read_kept, remove_kept, rename_kept
 from hpc_elastic.agent.workers.rank_states import RankStates, StateNotHereError
-from hpc_elastic.agent.workers.state_files import write_states
+from hpc_elastic.agent.workers.state_files import write_parts, write_states
+from hpc_elastic.codec import to_json
 from hpc_elastic.membership.held_states import rank_places, shared_place
 from hpc_elastic.membership.messages import Assign
 from hpc_elastic.rundir.layout import RunLayout
-from hpc_elastic.rundir.state_records import Flush, StateVersion
+from hpc_elastic.rundir.saved_states import save_name
+from hpc_elastic.rundir.state_records import ChosenState, Flush, SaveManifest, StateVersion
+from hpc_elastic.rundir.store import write_json
 from hpc_elastic.state_memory import slot_offset
 from hpc_elastic.worker.state_encoding import decode_state
 from tests.worker.test_memory import LOAD, WAIT, Node, assign, held, node, save
@@ -204,7 +207,9 @@ FULL = """
 import os, sys
 from hpc_elastic.agent.workers.state_files import StatePart, write_states
 from hpc_elastic.rundir.layout import RunLayout
-from hpc_elastic.rundir.state_records import Flush, StateVersion
+from hpc_elastic.rundir.saved_states import save_name
+from hpc_elastic.rundir.state_records import ChosenState, Flush, SaveManifest, StateVersion
+from hpc_elastic.rundir.store import write_json
 from hpc_elastic.state_memory import SlotState, create_memory, fill_slot, map_control
 layout, memory = RunLayout(sys.argv[1]), create_memory(0)
 state = SlotState(slot=0, sequence=1, attempt=1, step=2, length=4 << 20, is_replicated=False, crc=None)
@@ -316,11 +321,11 @@ def test_only_what_another_run_has_kept_after_its_latest_attempt_counts(
     node.run_both(save(2))
     keep(node, other, Flush(ended=1, state=STEP))
     claim(other, 1)
-    (found,) = read_kept_elsewhere(other)
+    (found,) = pin_elsewhere(layout, other)
     assert (found.ended, found.version) == (0, OF_ANOTHER)
     assert begin_with(other, layout, assign(1, OF_ANOTHER), node) == LOADED
     claim(other, 2)  # which may have done hours of steps
-    assert read_kept_elsewhere(other) == ()
+    assert pin_elsewhere(layout, other) == ()
     keep(node, other, Flush(ended=2, state=OF_ANOTHER))
     for path in Path(other.kept_states(2)).glob("*.json"):
         path.unlink()
@@ -336,6 +341,7 @@ def test_what_was_loaded_from_another_run_is_read_where_this_one_has_written_it(
     node.run_both(save(2))
     keep(node, other, Flush(ended=1, state=STEP))
     claim(other, 1)
+    pin_elsewhere(layout, other)
     assert begin_with(other, layout, assign(1, OF_ANOTHER), node) == LOADED
     keep(node, layout, Flush(ended=1, state=OF_ANOTHER))
     assert read_kept(layout, 1)[0].version == OF_ANOTHER
@@ -350,7 +356,58 @@ def test_an_allocation_that_has_not_loaded_what_another_run_has_kept_leaves_it_t
     node.run_both(save(2))
     keep(node, other, Flush(ended=1, state=STEP))
     claim(other, 1)
-    point_elsewhere(layout, other, 1)
+    pin_elsewhere(layout, other)
+    rename_kept(layout, 0, 1)
     (found,) = read_kept(layout, 1)
     assert (found.ended, found.version, found.places) == (1, OF_ANOTHER, frozenset(rank_places(assign(4))))
     assert begin_with(other, layout, assign(2, OF_ANOTHER), node) == LOADED
+
+
+def save_on_request(node: Node, layout: RunLayout, request: str, *, attempt: int = 1) -> Path:
+    """Write a complete save of what the ranks hold, as a person asks for it; return its folder."""
+    state = StateVersion(attempt=attempt, step=2)
+    folder = layout.saved_states(save_name(STEP.step, request))
+    files, errors = write_parts(folder, node.states.parts_of(Flush(ended=attempt, state=state), layout))
+    assert not errors
+    chosen = ChosenState(roles=("default",), attempt=attempt, step=2)
+    manifest = SaveManifest(request=request, by="ada@login", time="t", ended=attempt, states=(chosen,), files=files)
+    write_json(layout.save_manifest(save_name(STEP.step, request)), to_json(manifest))
+    return Path(folder)
+
+
+OF_ANOTHER_HISTORY = save(2).replace("[2, 2.5]", "[7, 2.5]")
+
+
+@pytest.mark.long
+def test_of_another_run_no_rank_takes_the_same_step_of_another_attempt(
+    node: Node, layout: RunLayout, tmp_path: Path
+) -> None:
+    """Its latest attempt has kept the step as well, and of the save, which goes first, a file is gone."""
+    other = RunLayout(tmp_path / "other")
+    node.run_both(save(2))
+    folder = save_on_request(node, other, "0123abcd")
+    node.begin(2)
+    node.run_both(OF_ANOTHER_HISTORY)
+    claim(other, 2)
+    keep(node, other, Flush(ended=2, state=StateVersion(attempt=2, step=2)))
+    pin_elsewhere(layout, other)
+    assert begin_with(other, layout, assign(1, OF_ANOTHER), node) == LOADED
+    (folder / "00003.json").unlink()
+    with pytest.raises(StateNotHereError, match=r"step 2 cannot be loaded: .* no longer has all of it"):
+        begin_with(other, layout, assign(1, OF_ANOTHER), node)
+
+
+@pytest.mark.long
+def test_no_rank_takes_what_another_run_has_saved_of_the_step_since_this_one_began(
+    node: Node, layout: RunLayout, tmp_path: Path
+) -> None:
+    other = RunLayout(tmp_path / "other")
+    node.run_both(save(2))
+    save_on_request(node, other, "0123abcd")
+    claim(other, 1)
+    pin_elsewhere(layout, other)
+    node.begin(2)
+    node.run_both(OF_ANOTHER_HISTORY)
+    save_on_request(node, other, "4567abcd", attempt=2)
+    with pytest.raises(StateNotHereError, match=r"step 2 cannot be loaded: .* no longer has all of it"):
+        begin_with(other, layout, assign(1, OF_ANOTHER), node)

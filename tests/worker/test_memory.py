@@ -209,6 +209,13 @@ def test_a_step_that_is_no_whole_number_is_refused(step: Any) -> None:
         memory.save(step, {})
 
 
+@pytest.mark.long
+def test_a_step_of_another_librarys_whole_numbers_is_taken(node: Node) -> None:
+    source = "import torch\nfrom hpc_elastic import memory\nmemory.save(torch.tensor(7), 'seventh')\n" + WAIT
+    node.run_both(source)
+    assert node.states.verify() == held((1, 7))
+
+
 def test_a_state_that_is_too_large_is_not_kept_and_one_line_says_so(node: Node) -> None:
     map_control(node.files[0].own)[LIMIT] = 5 << 20
     source = "from hpc_elastic import memory\nfor step in range(3): memory.save(step, bytes(3 << 20))\nprint('goes on')"

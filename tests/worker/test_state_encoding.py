@@ -177,6 +177,20 @@ def test_a_masked_array_is_refused_because_its_mask_would_be_lost() -> None:
         encode_state({"m": numpy.ma.masked_array([1, 2], mask=[0, 1])})
 
 
+def test_bytes_that_can_be_changed_come_back_as_such() -> None:
+    state = {"short": bytearray(b"ab"), "long": bytearray(1000), "fixed": b"ab"}
+    assert repr(round_trip(state)) == repr(state)
+
+
+@pytest.mark.filterwarnings("ignore::PendingDeprecationWarning")
+def test_an_array_that_computes_in_another_way_is_refused() -> None:
+    numpy = pytest.importorskip("numpy")
+    with pytest.raises(
+        StateError, match=r"state\['m'\]: found a numpy\.matrix; what numpy\.asarray\(\) makes of it can"
+    ):
+        encode_state({"m": numpy.matrix([[1, 2]])})
+
+
 def test_as_many_levels_as_are_allowed_come_back() -> None:
     state: object = 7
     for _ in range(DEEPEST):

@@ -11,13 +11,7 @@ from dataclasses import dataclass, replace
 from typing import TextIO
 
 from hpc_elastic.agent.records.chain import ClaimChain
-from hpc_elastic.agent.records.kept_states import (
-    point_elsewhere,
-    read_kept,
-    read_kept_elsewhere,
-    remove_kept,
-    rename_kept,
-)
+from hpc_elastic.agent.records.kept_states import pin_elsewhere, read_kept, remove_kept, rename_kept
 from hpc_elastic.agent.records.next_start import NextStart
 from hpc_elastic.agent.records.progress import progress_digest
 from hpc_elastic.agent.records.requests import (
@@ -237,7 +231,7 @@ class Journal:
             if ended or other is None:
                 found, why = read_kept(self._layout, ended, with_saves=is_over), self._why_incomplete(ended)
             else:
-                found, why = read_kept_elsewhere(RunLayout(other)), why_nothing_kept(RunLayout(other))
+                found, why = pin_elsewhere(self._layout, RunLayout(other)), why_nothing_kept(RunLayout(other))
         except RunDirectoryError as error:
             found, why = (), error.message
         if not found and why is not None:
@@ -269,11 +263,7 @@ class Journal:
 
     def keep_states(self, ended: int, latest: int) -> None:
         """Have the training states that were written after one attempt count as those after a later one."""
-        other = self._plan.state.load_from
-        if not ended and other is not None:
-            point_elsewhere(self._layout, RunLayout(other), latest)
-        else:
-            rename_kept(self._layout, ended, latest)
+        rename_kept(self._layout, ended, latest)
 
     def latest_attempt(self, *, above: int = 0) -> AttemptClaim | None:
         """Return the claim of the run's latest attempt, None if its number is not above this one."""

@@ -5,15 +5,17 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import time
 from collections import defaultdict
 from dataclasses import replace
 
 from hpc_elastic.codec import to_json
 from hpc_elastic.errors import RunDirectoryError
-from hpc_elastic.rundir.kept_records import find_latest_attempt, read_kept_records
+from hpc_elastic.rundir.kept_records import find_latest_attempt, read_kept_records, read_pinned
 from hpc_elastic.rundir.layout import RunLayout
+from hpc_elastic.rundir.records import utc_text
 from hpc_elastic.rundir.saved_states import find_saved
-from hpc_elastic.rundir.state_records import OF_ANOTHER_RUN, KeptState, StateVersion
+from hpc_elastic.rundir.state_records import OF_ANOTHER_RUN, KeptRecord, KeptState, SaveManifest, StateVersion
 from hpc_elastic.rundir.store import list_numbers, write_json
 
 
@@ -31,7 +33,7 @@ def read_kept(layout: RunLayout, ended: int, *, with_saves: bool = True) -> tupl
     with contextlib.suppress(OSError):  # so that an NFS client asks anew for names that were not there some time ago
         os.listdir(layout.root)
     places: defaultdict[StateVersion, set[str]] = defaultdict(set)
-    for record in read_kept_records(layout, ended).values():
+    for record in (*read_kept_records(layout, ended).values(), *read_pinned(layout, ended)):
         places[record.version].add(record.place)
     saved = find_saved(layout) if with_saves else None
     if saved is not None and saved.manifest.ended == ended:
@@ -42,40 +44,37 @@ def read_kept(layout: RunLayout, ended: int, *, with_saves: bool = True) -> tupl
     )
 
 
-def read_kept_elsewhere(layout: RunLayout) -> tuple[KeptState, ...]:
-    """Return the states that another run has written after its latest attempt, as older than all that this run saves.
+def pin_elsewhere(layout: RunLayout, other: RunLayout) -> tuple[KeptState, ...]:
+    """Return the states that another run has written, as older than all that this run saves, and write which they are.
 
-    What a person had written while it went on counts whatever its latest attempt is, and before others of its step.
+    Of what was kept when an allocation ended, that of its latest attempt counts; what a person had written while it
+    went on counts whatever its latest attempt is, and before others of its step. The other run may go on meanwhile, and
+    save the same step again in another attempt. So each rank takes only the file that has the length and the checksum
+    that it has now, or all load from disk.
 
     Raises:
-        RunDirectoryError: a record exists and cannot be read.
+        RunDirectoryError: a record exists and cannot be read, or it cannot be written which they are.
     """
-    found = {
-        state.version.step: replace(
-            state, ended=0, version=StateVersion(attempt=OF_ANOTHER_RUN, step=state.version.step)
-        )
-        for state in read_kept(layout, find_latest_attempt(layout))
-    }
-    if (saved := find_saved(layout)) is not None:
+    found = []
+    for step, files in sorted(_read_elsewhere(other).items()):
+        pinned = {name: replace(record, attempt=OF_ANOTHER_RUN) for name, record in files.items()}
+        manifest = SaveManifest(request="", by="", time=utc_text(time.time()), ended=0, states=(), files=pinned)
+        write_json(layout.elsewhere(0, step), to_json(manifest))
+        places = frozenset(record.place for record in pinned.values())
+        found.append(KeptState(ended=0, version=StateVersion(attempt=OF_ANOTHER_RUN, step=step), places=places))
+    return tuple(found)
+
+
+def _read_elsewhere(other: RunLayout) -> dict[int, dict[str, KeptRecord]]:
+    """Return the records of the states with which another run can begin, by step and by the name of their files."""
+    kept: defaultdict[StateVersion, dict[str, KeptRecord]] = defaultdict(dict)
+    for name, record in read_kept_records(other, find_latest_attempt(other)).items():
+        kept[record.version][name] = record
+    found = {version.step: files for version, files in sorted(kept.items())}
+    if (saved := find_saved(other)) is not None:
         for step in {record.step for record in saved.manifest.files.values()}:
-            places = frozenset(each.place for each in saved.manifest.files.values() if each.step == step)
-            version = StateVersion(attempt=OF_ANOTHER_RUN, step=step)
-            found[step] = KeptState(ended=0, version=version, places=places)
-    return tuple(state for _, state in sorted(found.items()))
-
-
-def point_elsewhere(layout: RunLayout, other: RunLayout, latest: int) -> None:
-    """Have the states of another run count as those after an attempt of this one; do nothing if it cannot be.
-
-    Only their records are copied: the files are read where they are.
-    """
-    with contextlib.suppress(RunDirectoryError):
-        records, saved = read_kept_records(other, find_latest_attempt(other)), find_saved(other)
-        newest = max((record.step for record in records.values()), default=-1)
-        if saved is not None and saved.newest.step >= newest:
-            records = dict(saved.manifest.files)
-        for name, record in records.items():
-            write_json(layout.kept_record(latest, name), to_json(replace(record, attempt=OF_ANOTHER_RUN)))
+            found[step] = {name: each for name, each in saved.manifest.files.items() if each.step == step}
+    return found
 
 
 def rename_kept(layout: RunLayout, ended: int, latest: int) -> None:
@@ -111,4 +110,4 @@ def _remove_folder(path: str) -> None:
 
 def _is_ours(name: str) -> bool:
     """Return whether a file has the name of a record or a state, or of one whose writer was killed."""
-    return re.fullmatch(r"(\d{5,}|all-.+)\.(json|state)|\..+\.tmp", name, re.ASCII) is not None
+    return re.fullmatch(r"(\d{5,}|all-.+)\.(json|state)|elsewhere-\d+\.json|\..+\.tmp", name, re.ASCII) is not None

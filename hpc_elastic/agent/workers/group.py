@@ -295,9 +295,10 @@ class LocalWorkers:
         spawned = await self._start_all(orders)
         if not spawned:
             return
+        # Before anything is waited for: a worker that has ended meanwhile would pass for one that could not be started.
+        self._pids = {worker.order.local_rank: worker.pid for worker in spawned}
         if self._keeper is not None:
             await self._keeper.begin(kept_attempt(assign), self._states.descriptors)
-        self._pids = {worker.order.local_rank: worker.pid for worker in spawned}
         if self.heartbeats.has_notice:
             self._notice_signal.begin()
         if self.stalls is not None:

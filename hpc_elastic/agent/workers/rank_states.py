@@ -151,8 +151,7 @@ class RankStates:
                 # An earlier allocation may have written it anew, and the other run's directory may be gone since.
                 with contextlib.suppress(StateFileError, RunDirectoryError):
                     return read_states(layout, assign, assign.state, self._most())
-                other = RunLayout(self._other_run)
-                return read_states(other, assign, assign.state, self._most(), is_of_another_run=True)
+                return read_states(layout, assign, assign.state, self._most(), other=RunLayout(self._other_run))
             return read_states(layout, assign, assign.state, self._most())
         except (StateFileError, RunDirectoryError) as error:
             raise StateNotHereError(f"step {assign.state.step} cannot be loaded: {problem}{error}") from error

@@ -118,6 +118,7 @@ class Stalls:
         self._have_stacks = False
         self.waiting: frozenset[int] = frozenset()  # global ranks that waited in a collective, by the latest stacks
         self._taking = asyncio.Lock()
+        self._over = asyncio.Event()  # the end of the latest watch
 
     def begin(
         self, orders: Sequence[WorkerOrder], running: Callable[[], Mapping[int, int]], *, role: RolePlan | None = None
@@ -135,9 +136,11 @@ class Stalls:
         self._since = self._loop.time()
         self._have_stacks = False
         self.waiting = frozenset()
-        self._tasks.run(self._watch_steps(orders[0].attempt))
+        self._over.set()
+        over = self._over = asyncio.Event()
+        self._tasks.run(self._watch_steps(orders[0].attempt, over))
         if self._limits.smallest_s is not None:
-            self._tasks.run(self._watch(self._limits.smallest_s, orders[0].attempt))
+            self._tasks.run(self._watch(self._limits.smallest_s, orders[0].attempt, over))
 
     async def before_stop(self, manner: StopManner, *, takes_stacks: bool = False) -> None:
         """End the watch; first take the stacks if ranks are silent so long that they may be why this stop comes.
@@ -153,6 +156,7 @@ class Stalls:
             if len(self._place.nodes) > 1:
                 await asyncio.sleep(began + self._times.others_s - self._loop.time())
         self._orders = {}
+        self._over.set()
 
     def _are_half_stalled(self) -> bool:
         """Return whether ranks have been silent for half of a bound."""
@@ -165,6 +169,7 @@ class Stalls:
     async def close(self) -> None:
         """End the watch at the end of this agent."""
         self._orders = {}
+        self._over.set()
         await self._tasks.cancel()
 
     async def take_stacks(self, request: str = "") -> dict[int, str]:
@@ -200,11 +205,11 @@ class Stalls:
     def _attempt(self) -> int:
         return next((order.attempt for order in self._orders.values()), 0)
 
-    async def _watch(self, smallest_s: float, attempt: int) -> None:
+    async def _watch(self, smallest_s: float, attempt: int, over: asyncio.Event) -> None:
         every_s = min(self._times.look_every_s, smallest_s / 10)
         looked = self._loop.time()
         while self._attempt == attempt:
-            await asyncio.sleep(every_s)
+            await _pause(every_s, over)
             now = self._loop.time()
             if now - looked > 3 * every_s + 1.0:  # this agent was paused, and perhaps its workers with it
                 self._since = now
@@ -213,14 +218,14 @@ class Stalls:
                 await self._stalled(attempt, stalled)
                 return
 
-    async def _watch_steps(self, attempt: int) -> None:
+    async def _watch_steps(self, attempt: int, over: asyncio.Event) -> None:
         """Record once a minute which ranks fall behind all others; that is no failure.
 
         The agent of rank 0 does it for all nodes: it reads their latest samples, of many nodes some each time.
         """
         turn = 0
         while self._attempt == attempt and 0 in self._orders:
-            await asyncio.sleep(self._times.compare_every_s)
+            await _pause(self._times.compare_every_s, over)
             if self._attempt != attempt:
                 return
             reading = self._disk.call(functools.partial(self._falling_behind, attempt, turn))
@@ -329,6 +334,17 @@ class Stalls:
 
     def _of_this_node(self, stacks: Mapping[int, str]) -> Iterator[RankStack]:
         return (RankStack(rank=rank, node=self._place.node, text=text) for rank, text in stacks.items())
+
+
+async def _pause(seconds: float, over: asyncio.Event) -> None:
+    """Wait so long, or until the watch is over: a task a restart that sleeps on is memory in a run that crashes often.
+
+    Args:
+        seconds: how long.
+        over: the end of the watch.
+    """
+    with contextlib.suppress(asyncio.TimeoutError):
+        await asyncio.wait_for(over.wait(), seconds)
 
 
 def behind_note(behind: Sequence[SlowRank], attempt: int) -> Note:

@@ -20,7 +20,7 @@ from hpc_elastic.codec import to_json
 from hpc_elastic.errors import RunDirectoryError
 from hpc_elastic.membership.held_states import rank_places, shared_place
 from hpc_elastic.membership.messages import Assign
-from hpc_elastic.rundir.kept_records import find_latest_attempt, parse_kept_record
+from hpc_elastic.rundir.kept_records import find_latest_attempt, find_pinned, parse_kept_record
 from hpc_elastic.rundir.layout import RunLayout
 from hpc_elastic.rundir.saved_states import find_saved
 from hpc_elastic.rundir.state_records import OF_ANOTHER_RUN, Flush, KeptRecord, StateVersion
@@ -37,6 +37,7 @@ from hpc_elastic.rundir.store import (
 from hpc_elastic.state_memory import KEPT_FREE, SlotState, create_memory, fill_slot, is_held, map_control, slot_offset
 
 PIECE = 1024 * 1024
+_Find = Callable[[str, str, str, StateVersion], "_Kept | None"]  # by folder, name of the files, place and version
 
 
 class StateFileError(Exception):
@@ -155,7 +156,7 @@ def _write(folder: str, part: StatePart, is_wanted: Callable[[], bool]) -> KeptR
 
 
 def read_states(
-    layout: RunLayout, assign: Assign, version: StateVersion, most: int, *, is_of_another_run: bool = False
+    layout: RunLayout, assign: Assign, version: StateVersion, most: int, *, other: RunLayout | None = None
 ) -> list[int]:
     """Read the states of this node's ranks from their files; return the descriptors of new memories, by local rank.
 
@@ -166,16 +167,19 @@ def read_states(
         assign: this node's part of the world.
         version: which state.
         most: how many bytes may be read.
-        is_of_another_run: `layout` is that of the run with whose state this one has begun. Of its folders only the
-            latest one counts: a step of an earlier one is of another history. What a person had written goes first.
+        other: the run with whose state this one begins, if the files are there. Only those count that it had when this
+            run began: it may have saved the same step in another attempt since.
 
     Raises:
         StateFileError: a state is not there, is damaged, or there is no room for it.
         RunDirectoryError: a file cannot be read.
     """
     found: list[_Kept] = []
-    find = _Kept.find_of_another_run if is_of_another_run else _Kept.find
-    folders = _folders(layout, assign.attempt - 1, is_of_another_run=is_of_another_run)
+    own = [layout.kept_states(each) for each in (assign.attempt - 1, *reversed(list_numbers(layout.memory)))]
+    find: _Find = _Kept.find
+    folders = [*own, *_saves(layout)]
+    if other is not None:
+        find, folders = _find_pinned(layout, version), [*_saves(other), other.kept_states(find_latest_attempt(other))]
     for folder in dict.fromkeys(folders):
         shared = find(folder, layout.kept_of_all(assign.role), shared_place(assign.role), version)
         ranks = range(assign.first_rank, assign.first_rank + assign.workers)
@@ -191,7 +195,8 @@ def read_states(
         if shared is not None or len(found) == assign.workers:
             break
     else:
-        raise StateFileError(f"{layout.memory} has not all of it")
+        has_not = f"{layout.memory} has not" if other is None else f"{other.memory} no longer has"
+        raise StateFileError(f"{has_not} all of it")
     records = [each.record for each in found]
     needed, room = sum(record.length for record in records), read_room()
     if needed > min(most, room.free - int(KEPT_FREE * room.total)):
@@ -212,13 +217,25 @@ def read_states(
     return descriptors
 
 
-def _folders(layout: RunLayout, ended: int, *, is_of_another_run: bool) -> list[str]:
-    """Return the folders in which a state may be, the one to look into first."""
+def _saves(layout: RunLayout) -> list[str]:
+    """Return the folder of the newest save that a person has asked for, if there is one."""
     saved = find_saved(layout)
-    saves = [] if saved is None else [layout.saved_states(saved.name)]
-    if is_of_another_run:
-        return [*saves, layout.kept_states(find_latest_attempt(layout))]
-    return [*map(layout.kept_states, (ended, *reversed(list_numbers(layout.memory)))), *saves]
+    return [] if saved is None else [layout.saved_states(saved.name)]
+
+
+def _find_pinned(layout: RunLayout, version: StateVersion) -> _Find:
+    """Return what finds the files of another run with which this run at `layout` begins."""
+    named = (find_pinned(layout, ended, version.step) for ended in reversed(list_numbers(layout.memory)))
+    pinned = next(filter(None, named), {})
+
+    def find(folder: str, name: str, place: str, _: StateVersion) -> _Kept | None:
+        record, wanted = parse_kept_record(find_json(RunLayout.record_in(folder, name))), pinned.get(name)
+        if record is None or wanted is None or wanted.place != place:
+            return None
+        found = replace(record, attempt=OF_ANOTHER_RUN)  # in whatever attempt of its own the other run has saved it
+        return _Kept(path=RunLayout.state_in(folder, name), record=found) if found == wanted else None
+
+    return find
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -235,14 +252,6 @@ class _Kept:
         if record is None or record.place != place or record.version != version:
             return None
         return cls(path=RunLayout.state_in(folder, name), record=record)
-
-    @classmethod
-    def find_of_another_run(cls, folder: str, name: str, place: str, version: StateVersion) -> _Kept | None:
-        """Return the state of this place and step, in whatever attempt of its own the other run has saved it."""
-        record = parse_kept_record(find_json(RunLayout.record_in(folder, name)))
-        if record is None or record.place != place or record.step != version.step:
-            return None
-        return cls(path=RunLayout.state_in(folder, name), record=replace(record, attempt=OF_ANOTHER_RUN))
 
 
 def _read(path: str, record: KeptRecord, descriptor: int, *, is_replicated: bool) -> None:

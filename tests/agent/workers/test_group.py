@@ -36,6 +36,7 @@ class Scene:
 
     def __init__(self, root: Path, *, start_again_s: float = START_AGAIN_S, keeper: Any = None, **changes: Any) -> None:
         self.may_start = True
+        self.exits: asyncio.Queue[tuple[int, int, int]] = asyncio.Queue()  # attempt, process id, exit code
         self.thread = BackgroundThread("processes", asyncio.get_running_loop())
         entrypoint = EntrypointPlan(kind="command", target="sleep", args=("60",))
         self.said: list[str] = []
@@ -57,12 +58,15 @@ class Scene:
             start=self.worker_start,
             guard=lambda: [os.getpid()],
             say=self.said.append,
-            on_exit=lambda *_: None,
+            on_exit=self._exited,
             on_broken=print,
             may_start=lambda: self.may_start,
             keeper=keeper,
             start_again_s=start_again_s,
         )
+
+    def _exited(self, attempt: int, local_rank: int, exitcode: int, _: bool) -> None:
+        self.exits.put_nowait((attempt, self.workers.order_of(local_rank)[1], exitcode))
 
     async def start(self, attempt: int = 1) -> None:
         await self.workers.initialize_workers(an_assign(attempt=attempt))
@@ -100,6 +104,49 @@ def test_a_fence_leaves_no_worker(tmp_path: Path) -> None:
         await made.workers.stop_workers(StopManner.FENCE, is_terminated=False)
 
     play(tmp_path, scene)
+
+
+class BusyKeeper:
+    """A keeper that takes its time to hear of an attempt."""
+
+    port = 1
+
+    def __init__(self) -> None:
+        self.is_done = asyncio.Event()
+
+    def pids(self) -> list[int]:
+        return []
+
+    def dial(self, *_: object) -> None:
+        raise AssertionError
+
+    async def begin(self, *_: object) -> None:
+        await self.is_done.wait()
+
+    async def close(self) -> None:
+        pass
+
+
+@pytest.mark.long
+def test_a_worker_that_ends_before_the_keeper_has_heard_of_it_does_not_pass_for_one_that_did_not_start(
+    tmp_path: Path,
+) -> None:
+    async def scene() -> None:
+        keeper = BusyKeeper()
+        made = Scene(tmp_path, keeper=keeper, entrypoint=EntrypointPlan(kind="command", target="false", args=()))
+        await made.worker_start.start()
+        starting = asyncio.ensure_future(made.start())
+        exits = [await asyncio.wait_for(made.exits.get(), 30) for _ in range(2)]
+        assert not starting.done()
+        assert [(attempt, exitcode) for attempt, _, exitcode in exits] == [(1, 1), (1, 1)]
+        assert all(pid > 0 for _, pid, _ in exits)
+        keeper.is_done.set()
+        await starting
+        await made.workers.stop_workers(StopManner.FENCE, is_terminated=False)
+        await made.workers.shut_down()
+        await made.thread.close(5)
+
+    asyncio.run(scene())
 
 
 LATE = "rank 2 could not be started (the time until which this node's workers may run is over)"

@@ -33,7 +33,9 @@ QUICK = StallTimes(look_every_s=0.05, hold_s=0.1, others_s=0.0, compare_every_s=
 class Scene:
     """Two workers, processes that sleep; their heartbeats are made by the test."""
 
-    def __init__(self, root: Path, *, stall_s: float | None, restart: str, nodes: tuple[str, ...]) -> None:
+    def __init__(
+        self, root: Path, *, stall_s: float | None, restart: str, nodes: tuple[str, ...], times: StallTimes
+    ) -> None:
         self.layout = RunLayout(root)
         entrypoint = EntrypointPlan(kind="command", target="sleep", args=("60",))
         role = make_role("default", 1, 2, entrypoint=entrypoint, restart=restart)
@@ -55,13 +57,16 @@ class Scene:
             say=self.said.append,
             note=self.notes.append,
             report=self._report,
-            times=QUICK,
+            times=times,
         )
+        self.begin(1)
+
+    def begin(self, attempt: int) -> None:
         orders = [
             WorkerOrder(
                 rank=rank,
                 local_rank=rank,
-                attempt=1,
+                attempt=attempt,
                 kind="command",
                 target="sleep",
                 arguments=(),
@@ -97,9 +102,10 @@ def play(
     stall_s: float | None,
     restart: str = "restart_all",
     nodes: tuple[str, ...] = ("local0",),
+    times: StallTimes = QUICK,
 ) -> None:
     async def main() -> None:
-        made = Scene(root, stall_s=stall_s, restart=restart, nodes=nodes)
+        made = Scene(root, stall_s=stall_s, restart=restart, nodes=nodes, times=times)
         try:
             await asyncio.wait_for(scene(made), 30)
         finally:
@@ -234,3 +240,19 @@ def write_samples(layout: RunLayout, node: str, rates: Mapping[int, int]) -> Non
         ranks = [{"rank": rank, "step": rate * second, "age_s": 0.0} for rank, rate in rates.items()]
         lines.append(json.dumps({"time_ns": ended - (60 - second) * 10**9, "attempt": 1, "ranks": ranks}))
     path.write_text("\n".join(lines) + "\n")
+
+
+@pytest.mark.parametrize("is_stopped", [True, False])
+def test_the_watch_of_an_attempt_that_is_over_leaves_no_task(tmp_path: Path, is_stopped: bool) -> None:
+    async def scene(made: Scene) -> None:
+        before = {task for task in asyncio.all_tasks() if "Stalls._watch" in repr(task)}
+        assert len(before) == 2
+        if is_stopped:
+            await made.stalls.before_stop(StopManner.FENCE)
+        else:
+            made.begin(2)
+        await asyncio.wait(before, timeout=10)
+        assert not [task for task in before if not task.done()]
+
+    slow = StallTimes(look_every_s=600.0, hold_s=0.1, others_s=0.0, compare_every_s=600.0)
+    play(tmp_path, scene, stall_s=6000.0, times=slow)
