@@ -28,8 +28,7 @@ class Leases:
         self._world: tuple[str, ...] = ()
         self._asked: set[str] = set()  # nodes that have been silent since the scheduler was asked about them
         self._ask_at = now if settings.timing.asks_scheduler else NEVER
-        self.deadline = NEVER  # until then no successor of this head can have workers
-        self.next_tick = now + settings.timing.looks_every_s
+        self._look(now)
 
     def begin(self, world: World, now: float) -> None:
         """Take the members of a new world as those that could succeed this head."""
@@ -64,6 +63,7 @@ class Leases:
         return [AskScheduler(nodes=tuple(sorted(silent)))]
 
     def _look(self, now: float) -> None:
+        # Until the deadline no successor of this head can have workers.
         self.deadline = self._roster.oldest(self._world) + self._settings.lease_s
         self.next_tick = now + self._settings.timing.looks_every_s
         if now < self.deadline:

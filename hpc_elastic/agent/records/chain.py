@@ -178,8 +178,8 @@ class ClaimChain:
         latest = self.latest_allocation()
         first = latest if latest is not None and self.is_this_start(latest) else None
         claim = None if first is None else self.latest_attempt_here()
-        is_enough = claim is None or (claim.candidates is not None and not needs_world)
-        world = None if claim is None or is_enough else self.world(claim)
+        is_needed = claim is not None and (claim.candidates is None or needs_world)
+        world = self.world(claim) if claim is not None and is_needed else None
         return Records(
             result=self.result(),
             first=first,
