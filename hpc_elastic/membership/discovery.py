@@ -141,6 +141,7 @@ class HeadDiscovery:
         self._began = now
         self._claims = 0  # of allocations, during this search
         self._gives_up_at = now + settings.join_timeout_s
+        self._reading_since, self._read_took_s = now, 0.0
         self._read_at = now
         self._is_reading = False
         self._dialled: list[tuple[str, Endpoint]] = []  # still to be dialled in this round
@@ -176,7 +177,7 @@ class HeadDiscovery:
         if is_its_turn and self._lacks_roster() and not self._needs_world:
             self._needs_world, self._read_at = True, now
         if now >= self._read_at and not self._is_reading:
-            self._is_reading, self._reads_world = True, self._needs_world
+            self._is_reading, self._reads_world, self._reading_since = True, self._needs_world, now
             actions.append(ReadRecords(needs_world=self._needs_world))
         if is_its_turn and not self._lacks_roster():
             if self._claims >= self._settings.claims_left and self._records is not None and self._records.world is None:
@@ -192,6 +193,8 @@ class HeadDiscovery:
     def read(self, records: Records, now: float) -> list[DiscoveryAction]:
         """Take in what the run directory says now."""
         self._is_reading = False
+        # The half of the one before: one quick answer does not make the disk a quick one, nor one pause it a slow one.
+        self._read_took_s = max(now - self._reading_since, self._read_took_s / 2)
         self._read_at = now + (READS_EVERY_S if self._reads_world or not self._needs_world else 0.0)
         if self.phase in (DiscoveryPhase.CLAIMING, DiscoveryPhase.OVER):
             return []
@@ -298,9 +301,15 @@ class HeadDiscovery:
         if self._records is None or not self._may_be_headless():
             return NEVER
         turn = _turn(self._records, self._order, self._settings.node, self._lost)
-        if turn is not None and self._order is None and self._is_news_of_another_head():
-            turn += TURNS_TO_ASK
-        return NEVER if turn is None else self._began + GATHERS_AFTER_S * turn
+        if turn is None:
+            return NEVER
+        if self._order is not None:
+            return self._began + GATHERS_AFTER_S * turn
+        turn += TURNS_TO_ASK * self._is_news_of_another_head()
+        # On a disk that answers later than a turn all nodes would claim before they see each other's claims, again and
+        # again.
+        wait_s = GATHERS_AFTER_S * turn
+        return self._began + max(wait_s, min(turn * self._read_took_s, self._settings.join_timeout_s / 2))
 
     def _may_be_headless(self) -> bool:
         """Return whether the latest claim's head may be gone, by what its machine has told a spare.

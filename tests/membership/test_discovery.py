@@ -385,6 +385,39 @@ def test_before_the_first_attempt_the_nodes_claim_the_next_allocation_in_their_o
         assert search.discovery.phase is DiscoveryPhase.CLAIMING
 
 
+@pytest.mark.parametrize(
+    ("node", "read_s", "waits_s"),
+    [
+        pytest.param("node3", 0.1, 0.5, id="quick"),
+        pytest.param("node3", 2.0, 2.0, id="slow"),
+        pytest.param("node2", 25.0, 30.0, id="slow, and its turn is late"),
+    ],
+)
+def test_a_turn_to_claim_the_next_allocation_lasts_as_long_as_a_look_at_the_claims(
+    node: str, read_s: float, waits_s: float
+) -> None:
+    """Else all nodes of a slow disk claim before they see each other's claims; half of join_timeout at most."""
+    lost = LostHead(node=None, contact=-1.0, is_dead=True, why="reset")
+    discovery = HeadDiscovery(replace(SETTINGS, node=node), lost, 0.0)
+    assert discovery.tick(0.0) == [ReadRecords()]
+    discovery.read(records(), read_s)
+    early, due = (discovery.tick(read_s + waits_s + beside) for beside in (-0.01, 0.01))
+    is_claimed = [any(isinstance(action, ClaimAllocation) for action in actions) for actions in (early, due)]
+    assert is_claimed == [False, True]
+
+
+def test_a_quick_look_at_the_claims_halves_what_a_slow_one_has_shown() -> None:
+    lost = LostHead(node=None, contact=-1.0, is_dead=True, why="reset")
+    discovery = HeadDiscovery(replace(SETTINGS, node="node3"), lost, 0.0)
+    discovery.tick(0.0)
+    discovery.read(records(), 8.0)
+    discovery.tick(discovery.next_tick())
+    later = next(at for at in (9.0, 9.5, 10.0) if ReadRecords() in discovery.tick(at))
+    discovery.read(records(), later + 0.1)
+    assert not any(isinstance(action, ClaimAllocation) for action in discovery.tick(11.9))
+    assert any(isinstance(action, ClaimAllocation) for action in discovery.tick(12.1))
+
+
 def test_a_claim_of_an_allocation_that_is_anothers_leads_to_its_head() -> None:
     search = Search("node2", records(), lost="node0")
     search.pass_time(1)

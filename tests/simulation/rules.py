@@ -174,9 +174,12 @@ class Rules:
             what = f"{head.name} takes the place of {before.head}"
             require(not is_silent or decided_at >= fenced_at - 1e-3, f"{what} at {decided_at:.3f}, not {fenced_at:.3f}")
             return
-        for name in set(before.members) - set(claim.members):
+        # A spare is there, and has said that its workers are stopped.
+        spares = {each.node for each in run.disk.worlds[claim.attempt].spares}
+        for name in set(before.members) - set(claim.members) - spares:
             lost, heard_at = run.peer(head, name), run.heard_at.get((head.name, name), (0.0, True))
-            if lost.was_killed or heard_at[1]:
+            # Who is heard while the claim is on its way to the disk has joined again since.
+            if lost.was_killed or heard_at[1] or heard_at[0] > decided_at:
                 continue
             patience_s = lease_s * 2 / 3 - profile.hurries_s
             fenced_at = heard_at[0] + patience_s + profile.guard_s + KILL_S

@@ -29,6 +29,15 @@ def test_no_rule_is_broken_by_odd_machines(seeds: range) -> None:
             )
 
 
+@pytest.mark.long
+def test_nodes_of_a_slow_disk_do_not_supersede_each_other_for_ever_if_the_first_head_stood_still() -> None:
+    """Reading takes up to 4 s here, and a new name is there after 30 s; all twelve had been head eight times."""
+    run = SimulatedRun(draw_machines(180))
+    run.play()
+    assert len(run.disk.allocations) < 16
+    assert sum(agent.exit_code == 0 for agent in run.agents) >= 8
+
+
 def test_a_name_that_was_absent_a_moment_ago_is_found_on_nfs() -> None:
     run = SimulatedRun(Scenario(seed=1, roles=(ROLE,), nodes=2, stale_s=30.0))
     path, seen = "/simulated/somewhere/record.json", []
