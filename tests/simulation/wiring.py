@@ -54,6 +54,7 @@ if TYPE_CHECKING:
 
 VERSIONS = {"torch": "2.13.0"}
 JOB = "1"
+SLOW_S = 0.1  # of a message: a conversation begins with several, and who joins waits half a second at first
 
 
 def launch_plan(scenario: Scenario) -> LaunchPlan:
@@ -235,6 +236,8 @@ class Headquarters(Coordinator):
         is_parting = isinstance(message, Dropped)
         if join is not None and (message.KIND == "beat" or is_parting):  # a lease counts from beats alone
             run.heard_at[self.agent.name, join.node] = run.clock.now, is_parting
+        if is_parting and max(run.scenario.delays_s) >= SLOW_S:  # the answer to its join came too late for it
+            run.witness.see("loss")
         if isinstance(message, Join) and join is None:
             run.orders.gets_join(self._head, message.node)
         if isinstance(message, Join) and run.disk.claims and run.scenario.rejoin == "immediately":
