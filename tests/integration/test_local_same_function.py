@@ -17,7 +17,9 @@ from tests.integration.submitit_plugin import declare_plugin
 pytestmark = pytest.mark.local
 
 JOB = "name: probe\nsite: local\nnodes: 2\nworkers_per_node: 2\nentrypoint: {script: train.py}\n"
-SCRIPT = "import json\nimport torch\nfrom tests.integration.distributed_function import train\nprint(json.dumps(train(3)))\n"
+SCRIPT = (
+    "import json\nimport torch\nfrom tests.integration.distributed_function import train\nprint(json.dumps(train(3)))\n"
+)
 
 
 @pytest.mark.variant(of="test_a_function_leaves_the_same_records_through_every_door")

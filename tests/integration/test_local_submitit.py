@@ -12,6 +12,7 @@ import time
 from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -20,6 +21,7 @@ from submitit.core.utils import FailedJobError, UncompletedJobError
 
 import hpc_elastic
 from hpc_elastic.integrations.submitit import HpcElasticExecutor, HpcElasticJob
+from hpc_elastic.integrations.submitit import job as job_module
 from tests.integration.conftest import Run
 from tests.integration.submitit_plugin import declare_plugin
 from tests.slurm_sandbox.cluster import wait_until
@@ -231,6 +233,19 @@ def test_a_checkpointable_goes_on_from_its_checkpoint(executor: submitit.AutoExe
     assert [result[0] for result in results] == [0, 0]
     assert results[0][1] == results[1][1] > 0, "every rank goes on from what rank 0 saved"
     assert results[0][2] >= results[0][1]
+
+
+def test_an_interrupt_reaches_the_others_if_a_worker_has_ended_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
+    ended = subprocess.Popen(["true"])
+    ended.wait()
+    runs = subprocess.Popen(["sleep", "60"])
+    monkeypatch.setattr(job_module, "_worker_pids", lambda _layout: [ended.pid, runs.pid])
+    job: Any = SimpleNamespace(_look=lambda: SimpleNamespace(scheduler="local"), layout=None)
+    try:
+        HpcElasticJob._interrupt(job)
+        assert runs.wait(timeout=30) < 0
+    finally:
+        runs.kill()
 
 
 @pytest.mark.variant(of="test_a_preempted_run_goes_on_however_slurm_preempts")

@@ -95,11 +95,10 @@ class Scene:
 
     def fail(self, failure: Failure) -> None:
         """Kills a rank, and checks who starts again and who runs on."""
-        before = dict(self.pid)
+        before, following = dict(self.pid), max(self.run.attempts()) + 1
         os.kill(self.pid[failure.rank], signal.SIGKILL)
         if failure.restarts:
-            latest = max(self.run.attempts()) + 1
-            self.attempt |= dict.fromkeys(failure.restarts, latest)
+            self.attempt |= dict.fromkeys(failure.restarts, following)
         else:
             del self.attempt[failure.rank]
             del self.pid[failure.rank]

@@ -208,7 +208,8 @@ class HpcElasticJob(core.Job[R]):
             subprocess.check_call(["scancel", f"--signal={signal.Signals(number).name}", self.job_id])
             return
         for pid in _worker_pids(self.layout):
-            os.kill(pid, number)
+            with contextlib.suppress(ProcessLookupError):  # stopped meanwhile, because another one acts on the signal
+                os.kill(pid, number)
 
 
 def _first_failure(snapshot: Snapshot, rank: int | None) -> Mapping[str, Any]:
