@@ -74,6 +74,7 @@ class Listener:
         self._most = most
         self._say = RateLimitedSay(say, "connections were refused")
         self._unauthenticated: dict[Connection, None] = {}  # the oldest first
+        self._accepted: dict[socket.socket, Connection] = {}  # those without a transport yet, which would close them
         self._loop = asyncio.get_running_loop()
         self._tasks = Tasks()
         self._opens_again: asyncio.TimerHandle | None = None
@@ -95,6 +96,10 @@ class Listener:
             connection.abort("this agent leaves")
         self._say.begin_anew()
         await self._tasks.cancel()
+        for accepted, connection in self._accepted.items():  # their tasks were cancelled before the first step
+            accepted.close()
+            connection.connection_lost(None)
+        self._accepted.clear()
 
     def _open(self) -> None:
         self._opens_again = None
@@ -132,9 +137,11 @@ class Listener:
         connection.on_refused = self._refused
         self._unauthenticated[connection] = None
         connection.authenticated.add_done_callback(lambda _: self._unauthenticated.pop(connection, None))
+        self._accepted[accepted] = connection
         self._tasks.run(self._connect(connection, accepted))
 
     async def _connect(self, connection: Connection, accepted: socket.socket) -> None:
+        del self._accepted[accepted]
         try:
             await self._loop.connect_accepted_socket(lambda: connection, accepted)
         except OSError:  # the peer has closed it already

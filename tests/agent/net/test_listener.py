@@ -24,7 +24,7 @@ from hpc_elastic.agent.net.listener import (
     most_unauthenticated,
 )
 from hpc_elastic.agent.net.rate_limit import LINES
-from hpc_elastic.agent.net.transport import Connection, ConnectionFactory, connection_factory, dial
+from hpc_elastic.agent.net.transport import Connection, ConnectionFactory, Receiver, connection_factory, dial
 from hpc_elastic.agent.node.network import listen
 from hpc_elastic.membership.authentication import NONCE_BYTES, Session, Side
 from hpc_elastic.membership.messages import Beat
@@ -250,6 +250,25 @@ def test_a_closed_listener_hangs_up_on_unauthenticated_clients_and_refuses_the_n
         assert made.said == []
 
     play(scene)
+
+
+def test_a_client_that_is_accepted_as_the_listener_closes_is_hung_up_on() -> None:
+    """Its task is cancelled before the first step; a socket that nobody closes is a warning of Python's."""
+    accepted: list[asyncio.Future[None]] = []
+
+    def make(side: Side, receiver: Receiver) -> Connection:
+        accepted[0].set_result(None)  # who waits for it goes on before the task of this connection
+        return MAKE(side, receiver)
+
+    async def scene(made: Scene) -> None:
+        accepted.append(asyncio.get_running_loop().create_future())
+        with made.connect() as client:
+            await accepted[0]
+            await made.listener.close()
+            await made.until(lambda: is_hung_up(client))
+        await made.until(lambda: made.listener.unauthenticated == 0)
+
+    play(scene, make=make)
 
 
 def test_there_is_room_for_every_agent_but_not_for_more_than_files_allow() -> None:
