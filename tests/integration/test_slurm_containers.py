@@ -80,7 +80,8 @@ def test_slurm_is_asked_outside_of_the_image_and_starts_the_job_again(slurm_door
     slurm.boot("node3")
     result = assert_over(run, "SUCCEEDED", 0, killed=["node3"])
     assert (result["attempts"], result["restarts"]) == (3, 0)
-    assert "Slurm does not say" not in agent_outputs(run)
+    unanswered = [line for line in agent_outputs(run).splitlines() if "Slurm does not say" in line]
+    assert [line for line in unanswered if "did not answer within" not in line] == []  # a busy Slurm may be late
     assert "the scheduler requeues the job" in agent_outputs(run) or "requeue" in script_output(run)
     assert_left_slurm(slurm, run, "COMPLETED", "0:0")
 
