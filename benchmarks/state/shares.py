@@ -8,9 +8,12 @@ from typing import Any
 
 
 def steps_in(folder: Path) -> list[tuple[int, float, float, float]]:
-    """Return of each step of rank 0 its number, and when it began, was done, and was saved; monotonic seconds."""
+    """Return of each step of rank 0 its number, and when it began, was done, and was saved; monotonic seconds.
+
+    A line that is being written is not there yet: the kernel may show the part of it that is on an earlier page.
+    """
     path = folder / "steps"
-    lines = path.read_text().splitlines() if path.exists() else []
+    lines = (path.read_text() if path.exists() else "").split("\n")[:-1]
     return [(int(step), float(began), float(done), float(saved)) for step, began, done, saved in map(str.split, lines)]
 
 
