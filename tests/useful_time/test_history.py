@@ -231,6 +231,14 @@ def test_a_requeue_that_a_head_recorded_ends_the_allocation() -> None:
     assert spent(told.records())[TimeUse.ENDED] == pytest.approx(told.truth[TimeUse.ENDED], abs=0.1)
 
 
+def test_a_head_that_was_cut_off_ends_nothing_for_those_that_go_on() -> None:
+    """It counts too few nodes, decides on the run's end, and yields to the head of the next attempt."""
+    told = Telling(made(MadeAttempt(steps=20, stop_s=10), MadeAttempt(steps=40)))
+    failed = next(event for event in told.events if event["name"] == "attempt.failed")
+    told.events.append({**failed, "name": "run.ending", "node": "z"})
+    assert spent(told.records()) == pytest.approx(told.truth, abs=0.1)
+
+
 def test_two_claims_of_one_start_are_one_allocation() -> None:
     """The first claim's head died before it opened an attempt."""
     told = Telling(made(MadeAttempt()))
