@@ -142,6 +142,7 @@ def test_every_option_of_sbatch_has_a_row() -> None:
     assert named("sbatch") == options
 
 
+@pytest.mark.long
 def test_every_option_of_srun_has_a_row() -> None:
     options = srun_options() | options_of("srun")
     assert {"--no-kill", "--wait", "--gpus-per-node", "--gres", "--cpus-per-task", "--output"} <= options

@@ -48,6 +48,7 @@ def make_source(tmp_path: Path) -> tuple[Path, StagePlan]:
     return source, StagePlan(source=str(source), target="${DISK}/disk", timeout_s=20.0)
 
 
+@pytest.mark.long
 def test_the_program_becomes_the_agent_by_the_python_of_the_copy(tmp_path: Path) -> None:
     _, stage = make_source(tmp_path)
     key = run_stage(tmp_path, stage).stdout.strip()

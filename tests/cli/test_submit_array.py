@@ -160,6 +160,7 @@ def test_json_has_the_tasks(workplace: Path, fake_slurm: FakeSlurm, capsys: Capt
     }
 
 
+@pytest.mark.long
 def test_an_array_and_its_tasks_are_found_by_id_name_and_folder(
     workplace: Path, fake_slurm: FakeSlurm, capsys: Capture, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

@@ -93,6 +93,7 @@ def test_lint_says_that_a_part_is_no_template_of_a_job(capsys: Capture) -> None:
     )
 
 
+@pytest.mark.long
 def test_lint_runs_nothing_if_it_is_told_so(workplace: Path, capsys: Capture) -> None:
     mark = workplace / "ran"
     template = write_template(workplace, block("before", f"touch {mark}"))

@@ -174,6 +174,7 @@ def test_cancel_asks_on_a_terminal_which_run_of_this_folder_is_meant(
     assert (done, cancelled(slurm)) == (code, stopped)
 
 
+@pytest.mark.long
 def test_each_verb_asks_for_what_it_does(a: Path, b: Path, slurm: FakeSlurm, capsys: Capture) -> None:
     submit(b, capsys)
     done, shown = on_terminal(a, "n", "restart")

@@ -20,6 +20,7 @@ def states(library="lightning", every=1, replicated=False):
 """
 
 
+@pytest.mark.long
 def test_every_so_many_steps_are_kept_from_where_it_began(node: Node) -> None:
     steps = "kept = states(every=3)\nkept.begin(5)\nfor step in range(5, 13): kept.save(step, lambda: step)\n"
     node.run_both(START + steps)
@@ -48,6 +49,7 @@ def test_one_line_says_that_nothing_more_is_kept_and_states_are_still_made_on_ev
     assert outcome.stderr.count("\n") == 1
 
 
+@pytest.mark.long
 def test_a_state_of_another_library_is_not_loaded(node: Node) -> None:
     node.run_both(START + "states('transformers').save(4, lambda: 'other')")
     node.begin(2, StateVersion(attempt=1, step=4))
@@ -56,6 +58,7 @@ def test_a_state_of_another_library_is_not_loaded(node: Node) -> None:
     assert outcome.stderr == "hpc-elastic: memory: step 4 was not saved by lightning's callback; it is not loaded\n"
 
 
+@pytest.mark.long
 def test_random_numbers_go_on_only_on_the_rank_that_kept_them(node: Node) -> None:
     source = "import os\nos.environ['RANK'] = os.environ['LOCAL_RANK']\n" + START
     draw = "states(replicated=True).save(4, lambda: 0)\nimport random\nprint(random.random())"

@@ -72,6 +72,7 @@ def test_a_rank_saves_until_an_asynchronous_save_is_done(
     assert not rank.saving()
 
 
+@pytest.mark.long
 def test_a_save_that_fails_ends_the_saving(rank: Heartbeats, monkeypatch: pytest.MonkeyPatch) -> None:
     from hpc_elastic.integrations import torch_checkpoint
 

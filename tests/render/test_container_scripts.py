@@ -100,6 +100,7 @@ MOUNTS = (
 APPTAINER_PLAN = ContainerPlan(runtime="apptainer", image="${DATA}/it's $$.sif", mounts=MOUNTS, env=("TOKEN", "ABSENT"))
 
 
+@pytest.mark.long
 def test_apptainer_is_told_what_to_mount_and_starts_the_agent_in_the_image(tmp_path: Path) -> None:
     scene = make_contained(tmp_path, APPTAINER_PLAN)
     status, _, errors = scene.run(DATA="/some data", **VARIABLES)
@@ -127,6 +128,7 @@ def test_no_mount_at_tmp_hides_the_folder_by_which_slurm_is_asked(
     assert str(Path(told_by(scene)["host_side"]).parent) == folder
 
 
+@pytest.mark.long
 def test_the_environment_crosses_over_by_an_explicit_list(tmp_path: Path) -> None:
     scene = make_contained(tmp_path, APPTAINER_PLAN)
     variables = {**VARIABLES, "CUDA_VISIBLE_DEVICES": "0,1", "PYTHONPATH": "/outside", "LD_PRELOAD_OF_MINE": "x"}
@@ -138,6 +140,7 @@ def test_the_environment_crosses_over_by_an_explicit_list(tmp_path: Path) -> Non
     assert told["ignores_term"], "the runtime, with which the step would end, must outlive the agent"
 
 
+@pytest.mark.long
 def test_slurm_is_asked_outside_of_the_image(tmp_path: Path) -> None:
     scene = make_contained(tmp_path, APPTAINER_PLAN)
     scene.run(DATA="/", **VARIABLES)
@@ -148,6 +151,7 @@ def test_slurm_is_asked_outside_of_the_image(tmp_path: Path) -> None:
     assert told["left"] == ["environ", "requests"]
 
 
+@pytest.mark.long
 def test_a_command_gets_the_agents_command_line_and_is_told_image_and_mounts(tmp_path: Path) -> None:
     plan = ContainerPlan(runtime="command", image="my image", command=str(tmp_path / "stubs" / "enter"), mounts=MOUNTS)
     scene = make_contained(tmp_path, plan)

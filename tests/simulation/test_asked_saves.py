@@ -102,6 +102,7 @@ def test_a_save_does_not_count_where_the_allocation_goes_on_under_another_head()
     assert run.disk.claims[2].states == ()
 
 
+@pytest.mark.long
 def test_only_a_head_that_has_opened_an_attempt_answers() -> None:
     """Two of three nodes cannot reach the head, which has asked them, and gather for another one."""
     for seed in range(10):

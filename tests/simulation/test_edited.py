@@ -46,6 +46,7 @@ def edit(find: type[ast.AST], **changes: object) -> tuple[ast.Module, ast.Module
     return tree, ast.fix_missing_locations(edited), number
 
 
+@pytest.mark.long
 def test_whoever_holds_the_function_has_the_edit(module: Any) -> None:
     counter = module.Counter()
     bound = counter.is_full

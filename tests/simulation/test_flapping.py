@@ -75,6 +75,7 @@ def test_a_head_that_is_cut_off_twice_is_no_member_of_the_next_attempt() -> None
     assert the_result(run).reason == "succeeded"
 
 
+@pytest.mark.long
 def test_a_head_that_alone_goes_on_does_not_blame_those_that_it_was_cut_off_from() -> None:
     run = the_run(3, 0, cut(0, 20.0), cut(0, 60.0), least=1)
     assert [claim.members for claim in run.disk.claims.values()][-2:] == [("node0",), ("node0", "node1", "node2")]

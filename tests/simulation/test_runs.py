@@ -30,6 +30,7 @@ def test_no_rule_is_broken(seeds: range) -> None:
             pytest.fail(f"seed {seed}: {error}; play it again with `python -m tests.simulation -v --seed {seed}`")
 
 
+@pytest.mark.long
 def test_a_seed_plays_the_same_run_again() -> None:
     for seed in range(5):
         assert play(seed).trace_hash == play(seed).trace_hash

@@ -8,9 +8,12 @@ import threading
 import time
 from pathlib import Path
 
+import pytest
+
 from tests.slurm_sandbox.files import _remove_tree
 
 
+@pytest.mark.long
 def test_a_directory_is_removed_in_which_dying_processes_still_make_files(tmp_path: Path) -> None:
     root, writes_until = tmp_path / "sandbox", time.monotonic() + 0.5
     (root / "state").mkdir(parents=True)

@@ -349,6 +349,7 @@ def test_what_was_loaded_from_another_run_is_read_where_this_one_has_written_it(
     assert begin_with(other, layout, assign(2, OF_ANOTHER), node) == LOADED
 
 
+@pytest.mark.long
 def test_an_allocation_that_has_not_loaded_what_another_run_has_kept_leaves_it_to_the_next_one(
     node: Node, layout: RunLayout, tmp_path: Path
 ) -> None:

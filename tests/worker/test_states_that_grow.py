@@ -48,6 +48,7 @@ def reserved(node: CopyingNode, local_rank: int = 0) -> list[int]:
     return [*sorted(filter(None, slots)), status.st_blocks * 512 // MEBIBYTE]
 
 
+@pytest.mark.long
 def test_states_that_do_not_fit_into_four_slots_any_more_go_on_in_two(node: CopyingNode) -> None:
     outcomes = [node.run(local_rank, saves(10, large=3) + WAIT) for local_rank in (0, 1)]
     assert [outcome.stderr.count("\n") for outcome in outcomes] == [1, 1]
@@ -60,6 +61,7 @@ def test_states_that_do_not_fit_into_four_slots_any_more_go_on_in_two(node: Copy
     assert node.run(0, LOAD).stdout == f"({{'w': {bytes([16]) * (3 << 20)!r}}}, 16)\n"
 
 
+@pytest.mark.long
 def test_states_that_fit_into_no_two_slots_leave_the_ones_before(node: CopyingNode) -> None:
     outcome = node.run(0, saves(10, large=7) + WAIT)
     node.run(1, saves(10, large=7) + WAIT)
@@ -69,6 +71,7 @@ def test_states_that_fit_into_no_two_slots_leave_the_ones_before(node: CopyingNo
     assert {(1, 10), (1, 8)} <= {(state.attempt, state.step) for state in node.states.verify()}
 
 
+@pytest.mark.long
 def test_where_nothing_is_copied_any_more_slots_that_copies_had_are_given_to_states_that_grow(
     node: CopyingNode,
 ) -> None:

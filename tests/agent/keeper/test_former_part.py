@@ -7,6 +7,8 @@ import os
 import socket
 from collections.abc import Callable
 
+import pytest
+
 from hpc_elastic.agent.keeper.channel import Channel, dial_keeper
 from hpc_elastic.agent.keeper.fetch import fetch_states
 from hpc_elastic.agent.keeper.process import Keeper
@@ -30,6 +32,7 @@ def test_a_former_part_is_given_for_its_whole_time_where_the_one_before_it_is_ov
     latest()
 
 
+@pytest.mark.long
 def test_a_former_part_that_nobody_asks_for_takes_no_memory() -> None:
     timers: list[Callable[[], None]] = []
     before = memories_here()

@@ -95,6 +95,7 @@ async def two_nodes(asks_every_s: float = ASKS_EVERY_S) -> AsyncIterator[tuple[N
             await node.close()
 
 
+@pytest.mark.long
 def test_what_a_lost_node_had_saved_is_fetched_from_its_copy() -> None:
     async def scene() -> None:
         async with two_nodes() as (lost, holder):
@@ -183,6 +184,7 @@ HUNG = (
 ENDED = "the keeper of training states has ended; another one is started, with the copies that it had"
 
 
+@pytest.mark.long
 def test_a_keeper_that_hangs_is_replaced_and_no_copy_is_lost() -> None:
     async def scene() -> None:
         async with two_nodes(asks_every_s=0.1) as (node, holder):

@@ -52,6 +52,7 @@ def test_the_last_refusal_is_raised_when_the_time_is_over() -> None:
     assert work.calls > 1
 
 
+@pytest.mark.long
 def test_a_try_that_takes_longer_than_the_time_for_tries_has_another_one() -> None:
     work = Work(1)
 

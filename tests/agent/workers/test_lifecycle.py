@@ -308,6 +308,7 @@ def test_a_second_attempt_is_watched_like_the_first(tmp_path: Path) -> None:
     assert play(tmp_path, scene).exits == [(0, -15), (0, 0)]
 
 
+@pytest.mark.long
 def test_tells_what_a_stop_explains_from_a_kill_by_somebody_else(tmp_path: Path) -> None:
     async def scene(made: Scene) -> None:
         _, killed = await made.start(SLEEPS, IGNORES_TERM)
@@ -332,6 +333,7 @@ def test_a_last_word_is_a_failure_before_the_worker_has_ended(tmp_path: Path) ->
     assert play(tmp_path, scene).exits == [(0, 1)]  # told once
 
 
+@pytest.mark.long
 def test_a_last_word_that_comes_before_all_workers_are_started_counts(tmp_path: Path) -> None:
     """The first worker of a node may raise while the second is still being forked."""
 
@@ -354,6 +356,7 @@ def test_a_last_word_that_comes_before_all_workers_are_started_counts(tmp_path: 
     play(tmp_path, scene)
 
 
+@pytest.mark.long
 def test_a_worker_that_ends_by_itself_gets_no_term_and_has_the_grace_to_do_so(tmp_path: Path) -> None:
     async def scene(made: Scene) -> None:
         _, other = await made.start(ENDS.format(attempt=1, then=AT_EXIT.format(exitcode=1)), SLEEPS)
@@ -369,6 +372,7 @@ def test_a_worker_that_ends_by_itself_gets_no_term_and_has_the_grace_to_do_so(tm
     assert sorted(made.exits) == [(0, 1), (1, -15)]
 
 
+@pytest.mark.long
 def test_a_worker_that_never_ends_after_its_last_word_is_killed_after_the_grace(tmp_path: Path) -> None:
     async def scene(made: Scene) -> None:
         await made.start(ENDS.format(attempt=1, then=AT_EXIT.format(exitcode=1)))
@@ -440,6 +444,7 @@ time.sleep(60)
 """
 
 
+@pytest.mark.long
 def test_a_rank_that_a_stop_ends_with_an_exception_in_flight_has_failed(tmp_path: Path) -> None:
     async def scene(made: Scene) -> None:
         await made.start(FAILS.format(then=""), SLEEPS)

@@ -27,6 +27,7 @@ async def begin_stop(made: Scene, manner: StopManner) -> asyncio.Future[tuple[in
     return asyncio.ensure_future(made.workers.stop_workers(manner, is_terminated=False))
 
 
+@pytest.mark.long
 def test_the_others_are_stopped_while_one_saves_and_it_gets_its_term_then(tmp_path: Path) -> None:
     async def scene(made: Scene) -> None:
         made.saving = {0}
