@@ -17,14 +17,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from hpc_elastic.aligned_memory import populate
+from hpc_elastic.worker.parallel_copy import Span, copy_spans
 
 LENGTH_BYTES = 8
 DEEPEST = 100  # levels of a state
 SHOWN = 100  # characters of the path to a level that is too deep
 MOST_BITS = 8192
 SHORT_BYTES = 256  # longer ones go beside the tensors
-COPIED_AT_ONCE = 2 * 1024 * 1024  # what the kernel has cleared of new memory is in a cache still when it is written
 _EXPECTED = "expected dicts, lists, tuples, tensors, numpy arrays, numbers, strings, bytes or None"
 
 # safetensors' names of types; a type that it has no name for is stored as bytes, and the tree says what it is.
@@ -54,15 +53,23 @@ class StateError(TypeError):
 
 
 @dataclass(slots=True)
+class _Bytes:
+    """Bytes that lie in one piece, as long as their owner lives."""
+
+    address: int
+    owner: object
+
+
+@dataclass(slots=True)
 class _Piece:
-    """The bytes of one tensor, and how they are written to an address."""
+    """The bytes of one tensor: where they lie, or what writes them to an address."""
 
     name: str
     kind: str  # safetensors'
     shape: tuple[int, ...]
     size: int
     alignment: int
-    write: Callable[[int], None]
+    content: _Bytes | Callable[[int], None]
 
 
 @dataclass(slots=True)
@@ -82,10 +89,14 @@ class Encoded:
         head = len(self.header).to_bytes(LENGTH_BYTES, "little") + self.header
         ctypes.memmove(address, head, len(head))
         address += len(head)
+        spans = []
         for piece in self.pieces:
-            if piece.size:
-                piece.write(address)
+            if isinstance(piece.content, _Bytes):
+                spans.append((address, piece.content.address, piece.size))
+            elif piece.size:
+                piece.content(address)
             address += piece.size
+        copy_spans(spans)
 
 
 def encode_state(state: object) -> Encoded:
@@ -122,7 +133,10 @@ def decode_state(data: memoryview) -> Any:
         for name, entry in header.items():
             begin, end = entry["data_offsets"]
             spans[name] = data[start + begin : start + end]
-        return _decode(tree, spans)
+        decoder = _Decoder(spans)
+        state = decoder.decode(tree)
+        copy_spans(decoder.copies, is_new=True)
+        return state
     except StateError:
         raise
     except (ValueError, TypeError, LookupError, AttributeError, RuntimeError, OverflowError) as error:
@@ -176,10 +190,8 @@ class _Encoder:
         if len(value) <= SHORT_BYTES:
             return {"b": base64.b64encode(value).decode()}
 
-        def write(address: int) -> None:
-            ctypes.memmove(address, value, len(value))
-
-        return {"y": self._piece(path, "U8", (len(value),), len(value), 1, write)}
+        address = ctypes.cast(ctypes.c_char_p(value), ctypes.c_void_p).value or 0
+        return {"y": self._piece(path, "U8", (len(value),), len(value), 1, _Bytes(address, value))}
 
     def _tensor(self, tensor: Any, path: str) -> Any:
         torch = self._torch
@@ -197,16 +209,15 @@ class _Encoder:
         dtype, size = str(tensor.dtype).removeprefix("torch."), tensor.numel() * tensor.element_size()
         name, shape = _NAMES.get(dtype), tuple(tensor.shape)
         source = tensor.detach().resolve_conj().resolve_neg()
+        stored, alignment = shape if name else (size,), tensor.element_size()
 
         def write(address: int) -> None:
-            if source.device.type == "cpu" and source.is_contiguous():
-                ctypes.memmove(address, source.data_ptr(), size)
-            else:
-                buffer = (ctypes.c_char * size).from_address(address)
-                torch.frombuffer(buffer, dtype=torch.uint8).view(source.dtype).view(source.shape).copy_(source)
+            buffer = (ctypes.c_char * size).from_address(address)
+            torch.frombuffer(buffer, dtype=torch.uint8).view(source.dtype).view(source.shape).copy_(source)
 
-        stored = shape if name else (size,)
-        piece = self._piece(path, name or "U8", stored, size, tensor.element_size(), write)
+        is_in_one_piece = source.device.type == "cpu" and source.is_contiguous()
+        content = _Bytes(source.data_ptr(), source) if is_in_one_piece else write
+        piece = self._piece(path, name or "U8", stored, size, alignment, content)
         return {"T": [piece, dtype, list(shape)]}
 
     def _array(self, value: Any, path: str) -> Any:
@@ -222,19 +233,21 @@ class _Encoder:
             raise StateError(f"memory.save: {path}: found a numpy array of {value.dtype}, expected one of numbers")
         array = numpy.ascontiguousarray(value)
         name = _NAMES.get(array.dtype.name) if array.dtype.isnative else None
-        stored = tuple(value.shape) if name else (array.nbytes,)
-
-        def write(address: int) -> None:
-            ctypes.memmove(address, array.ctypes.data, array.nbytes)
-
-        piece = self._piece(path, name or "U8", stored, array.nbytes, max(1, array.dtype.itemsize), write)
+        stored, alignment = tuple(value.shape) if name else (array.nbytes,), max(1, array.dtype.itemsize)
+        piece = self._piece(path, name or "U8", stored, array.nbytes, alignment, _Bytes(array.ctypes.data, array))
         return {"S" if is_scalar else "N": [piece, array.dtype.str, list(value.shape)]}
 
     def _piece(
-        self, path: str, kind: str, shape: tuple[int, ...], size: int, alignment: int, write: Callable[[int], None]
+        self,
+        path: str,
+        kind: str,
+        shape: tuple[int, ...],
+        size: int,
+        alignment: int,
+        content: _Bytes | Callable[[int], None],
     ) -> str:
         name = f"{len(self.pieces)} {path}"
-        self.pieces.append(_Piece(name=name, kind=kind, shape=shape, size=size, alignment=alignment, write=write))
+        self.pieces.append(_Piece(name=name, kind=kind, shape=shape, size=size, alignment=alignment, content=content))
         return name
 
 
@@ -261,51 +274,53 @@ def _reach(tensor: Any) -> int:
     return int((tensor.storage_offset() + last + 1) * tensor.element_size())
 
 
-def _decode(node: Any, spans: Mapping[str, memoryview]) -> Any:
-    if isinstance(node, list):
-        return [_decode(item, spans) for item in node]
-    if not isinstance(node, dict):
-        return node
-    ((kind, value),) = node.items()
-    if kind == "d":
-        return {_decode(key, spans): _decode(item, spans) for key, item in value}
-    if kind == "t":
-        return tuple(_decode(item, spans) for item in value)
-    if kind == "b":
-        return base64.b64decode(value)
-    if kind == "a":
-        return bytearray(_decode(value, spans))
-    if kind == "y":
-        return bytes(spans[value])
-    if kind == "T":
-        return _decode_tensor(spans, *value)
-    if kind in ("N", "S"):
-        return _decode_array(spans, *value, is_scalar=kind == "S")
-    raise ValueError(f"no part of a state is of kind {kind!r}")
+class _Decoder:
+    """Makes the tree of a state again; its tensors are empty until what `copies` names is copied."""
 
+    def __init__(self, spans: Mapping[str, memoryview]) -> None:
+        self.copies: list[Span] = []
+        self._spans = spans
 
-def _decode_tensor(spans: Mapping[str, memoryview], name: str, dtype: str, shape: list[int]) -> Any:
-    torch: Any = sys.modules.get("torch")
-    if torch is None:
-        raise StateError("memory.load: found a state with tensors of torch; import torch before")
-    tensor, span = torch.empty(shape, dtype=getattr(torch, dtype)), spans[name]
-    size = tensor.numel() * tensor.element_size()
-    if size != len(span):
-        raise ValueError(f"{name} has {len(span)} bytes, not {size}")
-    source, target = (_address_of(span), tensor.data_ptr()) if size else (0, 0)
-    for begin in range(0, size, COPIED_AT_ONCE):
-        length = min(COPIED_AT_ONCE, size - begin)
-        populate(target + begin, length)
-        ctypes.memmove(target + begin, source + begin, length)
-    return tensor
+    def decode(self, node: Any) -> Any:
+        if isinstance(node, list):
+            return [self.decode(item) for item in node]
+        if not isinstance(node, dict):
+            return node
+        ((kind, value),) = node.items()
+        if kind == "d":
+            return {self.decode(key): self.decode(item) for key, item in value}
+        if kind == "t":
+            return tuple(self.decode(item) for item in value)
+        if kind == "b":
+            return base64.b64decode(value)
+        if kind == "a":
+            return bytearray(self.decode(value))
+        if kind == "y":
+            return bytes(self._spans[value])
+        if kind == "T":
+            return self._tensor(*value)
+        if kind in ("N", "S"):
+            return self._array(*value, is_scalar=kind == "S")
+        raise ValueError(f"no part of a state is of kind {kind!r}")
 
+    def _tensor(self, name: str, dtype: str, shape: list[int]) -> Any:
+        torch: Any = sys.modules.get("torch")
+        if torch is None:
+            raise StateError("memory.load: found a state with tensors of torch; import torch before")
+        tensor, span = torch.empty(shape, dtype=getattr(torch, dtype)), self._spans[name]
+        size = tensor.numel() * tensor.element_size()
+        if size != len(span):
+            raise ValueError(f"{name} has {len(span)} bytes, not {size}")
+        if size:
+            self.copies.append((tensor.data_ptr(), _address_of(span), size))
+        return tensor
 
-def _decode_array(spans: Mapping[str, memoryview], name: str, dtype: str, shape: list[int], *, is_scalar: bool) -> Any:
-    numpy: Any = sys.modules.get("numpy")
-    if numpy is None:
-        raise StateError("memory.load: found a state with arrays of numpy; import numpy before")
-    array = numpy.frombuffer(bytes(spans[name]), dtype=dtype).reshape(shape)
-    return array[()] if is_scalar else array.copy()
+    def _array(self, name: str, dtype: str, shape: list[int], *, is_scalar: bool) -> Any:
+        numpy: Any = sys.modules.get("numpy")
+        if numpy is None:
+            raise StateError("memory.load: found a state with arrays of numpy; import numpy before")
+        array = numpy.frombuffer(bytes(self._spans[name]), dtype=dtype).reshape(shape)
+        return array[()] if is_scalar else array.copy()
 
 
 def _address_of(span: memoryview) -> int:

@@ -1,0 +1,133 @@
+"""Copies large memory with several threads, because one thread cannot use the bandwidth of a machine's memory.
+
+Theory of operation. The memory is divided into parts, which this thread and others take from one queue. The others live
+as long as one copy, so that a training that forks between two saves forks none of them, and nothing depends on whether
+and when they start. Whatever a signal's handler raises, the copy ends with no part in work: none is taken any more, and
+those that are taken are waited for.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import queue
+import threading
+from collections import deque
+from collections.abc import Iterator, Sequence
+
+from hpc_elastic.aligned_memory import populate
+
+THREADS = 4
+PART_BYTES = 4 * 1024 * 1024  # which takes ten times as long as the start of a thread
+COPIED_AT_ONCE = 2 * 1024 * 1024  # what the kernel has cleared of new memory is in a cache still when it is written
+_LOOKS_S = 0.05  # at what is finished, at the latest
+
+Span = tuple[int, int, int]
+"""Where to, where from, and how many bytes; the first two are addresses."""
+
+
+def copy_spans(spans: Sequence[Span], *, is_new: bool = False, cpus: int | None = None) -> None:
+    """Copy memory; when it returns, or raises what a signal's handler has raised, no thread copies any more.
+
+    Args:
+        spans: what to copy; targets do not overlap.
+        is_new: no page of the targets has been touched yet.
+        cpus: how many processors this process may use; None: ask the kernel.
+    """
+    parts = split_spans(spans, PART_BYTES)
+    copy = _Copy(parts, is_new=is_new)
+    try:
+        for _ in range(1, min(THREADS, _cpus() if cpus is None else cpus, len(parts))):
+            try:
+                threading.Thread(target=copy.help, name="hpc-elastic-copy", daemon=True).start()
+            except RuntimeError:  # there can be no more threads
+                break
+        copy.work()
+    finally:
+        copy.end()
+
+
+def split_spans(spans: Sequence[Span], size: int) -> list[list[Span]]:
+    """Return the same memory in parts of so many bytes, but for the last one."""
+    parts: list[list[Span]] = []
+    room = 0
+    for target, source, length in spans:
+        while length:
+            if not room:
+                parts.append([])
+                room = size
+            taken = min(length, room)
+            parts[-1].append((target, source, taken))
+            target, source, length, room = target + taken, source + taken, length - taken, room - taken
+    return parts
+
+
+class _Copy:
+    """One copy: the parts that are waiting, and how often another thread has begun to take one and has ended.
+
+    Each change is one call, and needs no lock. The thread that calls `end` copies nothing then, whatever has brought it
+    there; so only the parts of the others count.
+    """
+
+    def __init__(self, parts: Sequence[Sequence[Span]], *, is_new: bool) -> None:
+        self._waiting = deque(parts)
+        self._is_new = is_new
+        self._begun: list[None] = []
+        self._ended: list[None] = []
+        self._news: queue.SimpleQueue[None] = queue.SimpleQueue()
+
+    def work(self) -> None:
+        """Copy parts as long as some are waiting."""
+        while self._copy_one():
+            pass
+
+    def help(self) -> None:
+        """Copy parts as long as some are waiting, in another thread."""
+        is_more = True
+        while is_more:
+            self._begun.append(None)
+            try:
+                is_more = self._copy_one()
+            finally:
+                self._ended.append(None)
+                self._news.put(None)
+
+    def end(self) -> None:
+        """Take away what is waiting, and wait for the other threads; what a handler raises is raised afterwards."""
+        raised: BaseException | None = None
+        while True:
+            try:
+                self._waiting.clear()
+                while len(self._ended) < len(self._begun):
+                    with contextlib.suppress(queue.Empty):
+                        self._news.get(timeout=_LOOKS_S)
+                break
+            except BaseException as error:
+                raised = error
+        if raised is not None:
+            raise raised
+
+    def _copy_one(self) -> bool:
+        """Copy a part; return whether there was one."""
+        try:
+            part = self._waiting.popleft()
+        except IndexError:
+            return False
+        for target, source, length in _pieces(part) if self._is_new else part:
+            if self._is_new:
+                populate(target, length)
+            ctypes.memmove(target, source, length)
+        return True
+
+
+def _pieces(spans: Sequence[Span]) -> Iterator[Span]:
+    for target, source, length in spans:
+        for begin in range(0, length, COPIED_AT_ONCE):
+            yield target + begin, source + begin, min(COPIED_AT_ONCE, length - begin)
+
+
+def _cpus() -> int:
+    with contextlib.suppress(AttributeError, OSError):
+        return len(os.sched_getaffinity(0))
+    return 1
