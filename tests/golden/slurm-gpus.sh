@@ -173,6 +173,38 @@ hpc_elastic_hold_srun() {
     fi
 }
 
+# `scontrol resume` lets a stopped srun go on, which would end the step for a node that was lost and is back. Slurm
+# announces a suspend by a TSTP: then srun is killed, after the child of its own that would end the step. The agents go on
+# without them.
+hpc_elastic_dismissed=''
+hpc_elastic_dismiss_srun() {
+    local hpc_elastic_stat hpc_elastic_children
+    hpc_elastic_signalled=yes
+    { read -r hpc_elastic_stat <"/proc/$hpc_elastic_srun/stat"; } 2>/dev/null || return
+    [[ ${hpc_elastic_stat##*) } == T* ]] || return
+    hpc_elastic_children=$(cat "/proc/$hpc_elastic_srun/task/"*/children 2>/dev/null)
+    [ -n "$hpc_elastic_children" ] || return
+    # shellcheck disable=SC2086 # several numbers
+    kill -KILL $hpc_elastic_children && kill -KILL "$hpc_elastic_srun" && hpc_elastic_dismissed=yes
+    { wait "$hpc_elastic_srun"; } 2>/dev/null # else bash writes srun's whole command line
+    echo "hpc_elastic: Slurm suspends the job; srun is ended, for it might end the agents after the resume"
+}
+[ "$hpc_elastic_batch_script" != "$$" ] || trap hpc_elastic_dismiss_srun TSTP
+
+# Then the end of the run is seen in its directory; if all agents have died without a word, Slurm ends their step.
+hpc_elastic_wait_without_srun() {
+    local hpc_elastic_steps
+    until ls /home/ada/hpc-elastic-runs/digits-20260102-030405-0f0f >/dev/null 2>&1 && [ -s /home/ada/hpc-elastic-runs/digits-20260102-030405-0f0f/exit_code ]; do
+        hpc_elastic_steps=$(timeout 10 squeue --noheader --steps --jobs="$hpc_elastic_job" --format=%i 2>/dev/null) &&
+            [[ ! $hpc_elastic_steps =~ [.][0-9] ]] && return
+        sleep 5
+    done
+    for _ in {1..10}; do # the agents' last records come first
+        hpc_elastic_agent_lives 2>/dev/null || return
+        sleep 1
+    done
+}
+
 # srun waits for a lost node until Slurm has given the node up, which takes minutes. We do not, once the run is over and
 # the agents have had time to leave: Slurm ends srun with its batch script. Elsewhere srun gets a TERM, for there is
 # nothing left that it could hurt.
@@ -213,6 +245,8 @@ for hpc_elastic_process in "${hpc_elastic_launched[@]}"; do
 done
 # KILL, for a shell that has just been forked would answer a TERM with the traps of this one.
 [ -z "$hpc_elastic_watch" ] || { disown "$hpc_elastic_watch"; kill -KILL "$hpc_elastic_watch"; } 2>/dev/null
+trap - TSTP
+[ -z "${hpc_elastic_dismissed-}" ] || hpc_elastic_wait_without_srun
 
 # What the agents agreed on counts: one lost node does not make a run that succeeded a failed one. Where all of them
 # were killed before they could agree, the records say what they prove.

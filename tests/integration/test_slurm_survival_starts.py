@@ -11,7 +11,8 @@ import pytest
 
 from tests.integration.conftest import Door, Run
 from tests.integration.digits_runs import NODES, Training, is_alive, workers_on
-from tests.integration.slurm_jobs import agent_outputs, wait_for_ranks, write_job
+from tests.integration.slurm_jobs import agent_outputs, script_output, wait_for_ranks, write_job
+from tests.integration.test_slurm_survival import is_srun_stopped, slurmd_start
 from tests.slurm_sandbox.cluster import Cluster, wait_until
 
 pytestmark = pytest.mark.slurm
@@ -142,6 +143,45 @@ def test_a_job_that_slurm_suspends_and_resumes_goes_on(slurm_door: Door, slurm: 
     result = training.run.wait_until_over()
     assert (result["state"], result["restarts"]) == ("SUCCEEDED", 0), training.story()
     training.assert_completed(slurm)
+
+
+@pytest.mark.mirrored
+def test_a_resume_after_a_node_was_lost_and_came_back_ends_nobodys_run(slurm_door: Door, slurm: Cluster) -> None:
+    """A resume lets srun go on, which was stopped, and it would end the step for the node that is back."""
+    training = Training.start(slurm_door)
+    started = slurmd_start(slurm, "node3")
+    with slurm.configured(SlurmdTimeout=300):
+        slurm.kill("node3")
+        training.wait_until_held(2, 3)
+        slurm.boot("node3")
+        wait_until(lambda: slurmd_start(slurm, "node3") != started, "slurmctld knows of the new slurmd", within_s=90)
+        suspend_and_resume(slurm, training)
+        training.go()
+        result = training.run.wait_until_over()
+        assert (result["state"], result["restarts"]) == ("SUCCEEDED", 0), training.story()
+        assert "SUCCEEDED" in slurm_door.run("status", training.run.layout.root).stdout
+        training.assert_completed(slurm)
+    assert "srun is ended" in script_output(training.run)
+
+
+def suspend_and_resume(slurm: Cluster, training: Training) -> None:
+    wait_until(lambda: is_srun_stopped(slurm, "node1"), "srun is stopped")
+    slurm.run("scontrol", "suspend", training.run.job_id)
+    slurm.wait_for_job(training.run.job_id, "SUSPENDED")
+    slurm.run("scontrol", "resume", training.run.job_id)
+
+
+@pytest.mark.variant(of="test_a_resume_after_a_node_was_lost_and_came_back_ends_nobodys_run")
+@pytest.mark.mirrored
+def test_the_job_ends_if_all_agents_die_after_a_suspend(slurm_door: Door, slurm: Cluster) -> None:
+    """No srun tells the script, which was ended; Slurm, which it asks, has no step any more."""
+    training = Training.start(slurm_door)
+    suspend_and_resume(slurm, training)
+    for node in NODES:
+        slurm.run_on(node, "pkill", "-KILL", "-f", "hpc_elastic.agent.main")
+    result = training.run.wait_until_over()
+    assert (result["state"], result["written_by"]) == ("UNKNOWN", "script"), training.story()
+    slurm.wait_for_job(training.run.job_id, "FAILED")
 
 
 @pytest.mark.variant(of="test_a_requeued_job_goes_on_in_the_next_allocation")
