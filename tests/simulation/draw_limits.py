@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from tests.simulation.scenario import GRACE_S, HEAD, Fault, Role, Scenario
 
+FAR_S = 1400.0  # before the notice: then the scheduler is asked rarely at first
 ENDS = (
     *("limit", "limit", "limit", "limit_moves", "limit_moves", "preempt", "preempt_warned", "preempt_warned"),
     *("scancel", "scheduler_requeues", "too_few_nodes", "operator"),
@@ -38,12 +39,21 @@ def draw_limits(seed: int) -> Scenario:
         lead_s=lead_s,
         time_left_s=left_s if end in ("limit", "limit_moves") else 10_000.0,
         knows_time=dice.random() < 0.6,
+        plans_time=is_silent and random.Random(f"limits/plan/{seed}").random() < 0.5,
         is_scheduler_silent=is_silent,
         heeds_notice=end in ("limit", "operator", "preempt_warned") and dice.random() < 0.5,
         requeue_max=dice.choice([0, 1, 3]),
         requeue_on=dice.choice([("time_limit", "preempted", "node_loss"), ("time_limit",), ("preempted", "node_loss")]),
     )
-    return replace(scenario, faults=tuple(_faults(dice, scenario, end)))
+    scenario = replace(scenario, faults=tuple(_faults(dice, scenario, end)))
+    is_far = end == "limit" and nodes == 1 and random.Random(f"limits/far/{seed}").random() < 0.4
+    return _far(scenario) if is_far else scenario
+
+
+def _far(scenario: Scenario) -> Scenario:
+    """The same of a job that has half an hour."""
+    role = replace(scenario.roles[0], workers=(1,))
+    return replace(scenario, roles=(role,), time_left_s=scenario.lead_s + FAR_S, lease_s=30.0)
 
 
 def _faults(dice: random.Random, scenario: Scenario, end: str) -> list[Fault]:

@@ -21,6 +21,8 @@ from tests.simulation.conduct import Conduct
 from tests.simulation.contracts import Contracts
 from tests.simulation.disk import LAYOUT, Disk
 from tests.simulation.draw import draw
+from tests.simulation.end_questions import EndQuestions
+from tests.simulation.examined import Examined
 from tests.simulation.faults import strike
 from tests.simulation.file_system import Files
 from tests.simulation.foretold import Foretold
@@ -79,6 +81,7 @@ class SimulatedRun:
         self.contracts = Contracts(self)
         self.reports = Reports(self)
         self.written = Written(self)
+        self.examined = Examined(self)
         self.orders = Orders(self)
         self.noted = Noted(self)
         self.taken = Taken(self)
@@ -86,6 +89,7 @@ class SimulatedRun:
         self.foretold = Foretold(self)
         self.scheduler = JobScheduler(self)
         self.limits = Limits(self)
+        self.end_questions = EndQuestions(self)
         self.causes = Causes(self)
         self.large = Large(self)
         self.joins = Joins(self)
@@ -294,14 +298,15 @@ class SimulatedRun:
         self.requested.watch()
         self.asked_saves.watch()
         self.noted.watch()
+        self.examined.watch()
         self.clock.after(self.scenario.lease_s, self._watch)
 
     def give_notice(self) -> None:
         """A person says that the workers will be stopped soon, and each later one that it is sooner."""
         number = len(self.notices)
         reason, left_s = NOTICE_REASONS[number % len(NOTICE_REASONS)], 600.0 / (1 + number)
-        name, by = f"notice-{number}", "ada@login"
-        self.notices.append(Request(kind="notice", by=by, time="", id=name, reason=reason, seconds_left=left_s))
+        name, by, time = f"notice-{number}", "ada@login", self.polls.gives(reason, left_s)
+        self.notices.append(Request(kind="notice", by=by, time=time, id=name, reason=reason, seconds_left=left_s))
 
     def trouble(self, agent: Agent, seconds: float) -> None:
         """Until then this node does not count as one that must get on."""
