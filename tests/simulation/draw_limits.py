@@ -45,15 +45,16 @@ def draw_limits(seed: int) -> Scenario:
         requeue_max=dice.choice([0, 1, 3]),
         requeue_on=dice.choice([("time_limit", "preempted", "node_loss"), ("time_limit",), ("preempted", "node_loss")]),
     )
-    scenario = replace(scenario, faults=tuple(_faults(dice, scenario, end)))
-    is_far = end == "limit" and nodes == 1 and random.Random(f"limits/far/{seed}").random() < 0.4
-    return _far(scenario) if is_far else scenario
+    if seed % 16 == 5:
+        return _far(scenario)
+    return replace(scenario, faults=tuple(_faults(dice, scenario, end)))
 
 
 def _far(scenario: Scenario) -> Scenario:
-    """The same of a job that has half an hour."""
-    role = replace(scenario.roles[0], workers=(1,))
-    return replace(scenario, roles=(role,), time_left_s=scenario.lead_s + FAR_S, lease_s=30.0)
+    """The same of one node and a job that has half an hour, by its time limit."""
+    role = replace(scenario.roles[0], workers=(1,), nodes_min=1, nodes_max=1)
+    left_s = scenario.lead_s + FAR_S
+    return replace(scenario, roles=(role,), nodes=1, time_left_s=left_s, lease_s=30.0, heeds_notice=False)
 
 
 def _faults(dice: random.Random, scenario: Scenario, end: str) -> list[Fault]:

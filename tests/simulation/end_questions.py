@@ -69,7 +69,7 @@ class EndQuestions:
             made.may_ask = False
             return
         ends_at = NEVER if made.ends_at is None else made.ends_at
-        is_to_act = ends_at - now <= self._run.limits.acts_before_s + LATE_S and made.acts < ACTS
+        is_to_act = ends_at - now <= self._run.limits.acts_before_s + LATE_S + DRIFT * now and made.acts < ACTS
         is_old = now - made.asked_at > FRESH_S - LATE_S
         made.acts += 1
         require(is_to_act and is_old, f"{what}, not from {made.due_at:.1f} s on, and ends at {ends_at:.1f} s")

@@ -8,6 +8,7 @@ from copy import copy
 from dataclasses import dataclass, replace
 from typing import Any
 
+from hpc_elastic.agent.drivers import head_start
 from hpc_elastic.agent.drivers.job_clock import JobClock
 from hpc_elastic.agent.drivers.local_member import EXAMINES_AGAIN_S, LocalMember
 from hpc_elastic.agent.drivers.requeue import AllocationEnd
@@ -25,9 +26,9 @@ from tests.simulation.plant import Plant
 
 @dataclass(frozen=True)
 class ReportBug:
-    """A method that does another thing, the kind of scenario that shows it, and words of the rule that it breaks."""
+    """What does another thing, the kind of scenario that shows it, and words of the rule that it breaks."""
 
-    owner: type
+    owner: Any  # a class, or a module
     name: str
     make: Callable[[Any], Any]  # from the shipped method
     kind: str
@@ -113,6 +114,9 @@ REPORT_BUGS = {
     ),
     "the scheduler is not asked about silent members": ReportBug(
         Leases, "questions", _returning([]), "alone", "has not asked the scheduler"
+    ),
+    "ends without a word are not counted": ReportBug(
+        head_start, "charge_silent_ends", lambda _: lambda history, _: history, "starts", "without a word"
     ),
     "well nodes are examined": ReportBug(
         LocalMember, "_examine_again_and_again", _although_well, "health", "for no cause"

@@ -24,7 +24,7 @@ from hpc_elastic.agent.drivers.job_clock import JobClock
 from hpc_elastic.agent.drivers.local_member import LocalMember
 from hpc_elastic.agent.net import reach
 from hpc_elastic.agent.node.network import Lookup
-from hpc_elastic.agent.records import journal, retries
+from hpc_elastic.agent.records import journal, next_start, retries
 from hpc_elastic.agent.records.journal import Journal
 from hpc_elastic.agent.rendezvous import head_link, search
 from hpc_elastic.agent.rendezvous.successor import Successor
@@ -440,6 +440,7 @@ def wired(run: Any, plant: Plant) -> Iterator[None]:
         (requested_saves, "os", asked_saves.FAKE_OS),
         (requested_saves, "write_parts", asked_saves.write_parts),
         (requested_saves, "remove_parts", asked_saves.remove_parts),
+        (next_start, "furthest_step", lambda _layout, attempt, _nodes: run.workers_step(attempt)),
         (search, "resolve_node", lambda name, _network: Lookup(addresses=(name,))),
         (reach, "find_answering_port", _find_answering_port),
         (head_start, "Coordinator", Headquarters),

@@ -46,6 +46,7 @@ from tests.simulation.rules import BrokenRuleError, Rules
 from tests.simulation.saves import Saves
 from tests.simulation.scenario import JOINS, POINT, Fault, Scenario
 from tests.simulation.scheduler import ENDS, JobScheduler
+from tests.simulation.silent_ends import SilentEnds
 from tests.simulation.states import StatesSeen
 from tests.simulation.taken import Taken
 from tests.simulation.timeouts import TimeOuts
@@ -95,6 +96,7 @@ class SimulatedRun:
         self.joins = Joins(self)
         self.refused_disks = RefusedDisks(self)
         self.promptness = Promptness(self)
+        self.silent_ends = SilentEnds(self)
         self.polls = Polls(self)
         self.states = StatesSeen(self)
         self.kept = Kept(self)
@@ -141,7 +143,8 @@ class SimulatedRun:
         self.witness.see("loss")
         self.earlier = self.agents
         places = self.scenario.placed()
-        self.agents = [Agent(self, number, *place, start_number=1) for number, place in enumerate(places)]
+        start = self.earlier[0].start_number + 1
+        self.agents = [Agent(self, number, *place, start_number=start) for number, place in enumerate(places)]
         self.everybody += self.agents
         for old, new in zip(self.earlier, self.agents, strict=True):
             new.is_powered = old.is_powered
