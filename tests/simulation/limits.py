@@ -10,6 +10,7 @@ import json
 from typing import TYPE_CHECKING
 
 from hpc_elastic.membership.messages import GiveNotice, Message
+from hpc_elastic.membership.timing import DRIFT
 from hpc_elastic.rundir.records import RunState
 from tests.simulation.disk import LAYOUT
 from tests.simulation.rules import require
@@ -40,6 +41,7 @@ class Limits:
         self.is_played = scenario.time_left_s is not None
         reserve_s = max(LEAST_RESERVE_S, min(MOST_RESERVE_S, scenario.lead_s - GRACE_S))
         self._lead_s, self.stop_s = scenario.lead_s, GRACE_S + reserve_s  # before the end of the job
+        self._fast_s = 0.0
         self._noticed: dict[str, tuple[float, GiveNotice]] = {}  # by node
         self._reason: str | None = None  # that the end must have, once it is known; empty: nobody could say
         self._since = self._latest = 0.0  # when it was to end
@@ -75,11 +77,13 @@ class Limits:
             clock.at(moment, look)
 
         now = clock.now
-        if ends_at - self._lead_s > now + 1.0:
-            at(ends_at - self._lead_s - 0.5, "_is_not_noticed")
+        # An agent's clock may be fast by so much, where the scheduler never answers.
+        fast_s = self._fast_s = DRIFT * (ends_at - now) if self._run.scenario.is_scheduler_silent else 0.0
+        if ends_at - self._lead_s > now + fast_s + 1.0:
+            at(ends_at - self._lead_s - fast_s - 0.5, "_is_not_noticed")
         at(max(now + WITHIN_S, ends_at - self._lead_s + WITHIN_S), "_is_noticed")
         if ends_at - self.stop_s > now + WITHIN_S:
-            at(ends_at - self.stop_s - 0.2, "_stops")
+            at(max(now, ends_at - self.stop_s - fast_s - 0.2), "_stops")
         else:
             self._ends(reason, now)
             clock.after(2 * WITHIN_S, self._are_stopped)
@@ -191,8 +195,8 @@ class Limits:
         elif not self._run.scenario.heeds_notice:
             require(self._alive(), f"no workers run at {now:.1f} s, and their time is not over")
         self._ends(reason, now)
-        self._run.clock.after(WITHIN_S, self._are_stopped)
-        self._run.clock.after(WITHIN_S, self._has_asked)
+        self._run.clock.after(WITHIN_S + self._fast_s, self._are_stopped)
+        self._run.clock.after(WITHIN_S + self._fast_s, self._has_asked)
 
     def _alive(self) -> bool:
         return any(agent.workers.alive for agent in self._run.agents)
