@@ -217,6 +217,7 @@ class Agent:
 
     async def examine(self) -> str | None:
         """The health checks: `agent.health.examination`."""
+        self.run.examined.examines(self)
         self.examined_at.append(self.run.clock.now)
         await asyncio.sleep(self.dice.choice([0.05, 0.3, 2.0]))
         now, run = self.run.clock.now, self.run
@@ -391,6 +392,7 @@ class Agent:
             self.contact_at = self.run.clock.now
         self.run.reports.hears(self, message)
         self.run.limits.hears(self, message)
+        self.run.polls.hears(self, message)
         if isinstance(message, Welcome) and self.name not in self.run.witness.joined:
             self.run.promptness.welcomed(self)
         if isinstance(message, Welcome):

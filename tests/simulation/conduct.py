@@ -260,7 +260,8 @@ class Conduct:
             is_noted = ("attempt.started", result.attempts) in self.noted
             require(is_noted, f"attempt {result.attempts} has succeeded, and no event says that it was started")
         failed = [incident for incident in self._run.witness.unanswered() if incident.rank is not None]
-        if result.reason in ("restarts_used_up", "no_progress") and len(failed) == len(self._run.witness.unanswered()):
+        is_of_failure = self._run.silent_ends.is_of_failure(result.reason)
+        if is_of_failure and len(failed) == len(self._run.witness.unanswered()):
             require(bool(result.failures), f"{failed} have ended the run, and its result names none of them")
         if result.reason == "exit_timeout" and world is not None and not self._run.is_disturbed:
             self._names_who_ran_on(result, world)

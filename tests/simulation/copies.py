@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 KEEPER_PORTS = 1000  # a keeper's port, above its agent's
 LOOKS_EVERY_S = 0.02
 DIALS_AGAIN_S = 2.0
+MOST_SOURCES = 3  # that a node is told of: each that it asks in vain costs time
 
 
 class NodeCopies:
@@ -68,6 +69,7 @@ class NodeCopies:
 
     def fetch(self, assign: Assign, wanted: StateVersion) -> list[Saved] | None:
         """As `agent.keeper.fetch`."""
+        self._run.states.copied.fetches(self._agent, assign)
         for holder in assign.state_from:
             other = self._at(holder)
             found = other.workers.states.copies.give(assign, wanted) if self._is_reached(other) else None
@@ -189,6 +191,12 @@ class CopiesSeen:
     def copied(self, source: Agent, target: Agent, version: StateVersion) -> None:
         """A node's states are on another one."""
         self._copied.setdefault(version, {})[source.name] = target.name, self._run.clock.now
+
+    def fetches(self, agent: Agent, assign: Assign) -> None:
+        """A node is about to fetch the state with which its ranks begin, if it is told of others that have it."""
+        sources = [each.address for each in assign.state_from]
+        is_so = len({*sources}) == len(sources) <= MOST_SOURCES and agent.name not in sources
+        require(is_so, f"{agent.name} is told to fetch its state from {sources}")
 
     def claimed(
         self,

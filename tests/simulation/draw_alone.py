@@ -9,6 +9,7 @@ from tests.simulation.scenario import HEAD, Fault, Role, Scenario
 
 LOSSES = ("power_off", "kill_agent", "power_off", "kill_agent")
 WORKERS = ("kill_worker", "exit_worker", "fail_together", "break_store", "term_worker")
+LONG_LEASE_S = 30.0  # in which the scheduler is asked about a silent member
 UNFIT = ("unfit", "other_version", "never_starts", "starts_late")
 
 
@@ -51,7 +52,16 @@ def draw_alone(seed: int) -> Scenario:
     faults = _draw_fault(dice, scenario)
     if "starts_late" in (fault.what for fault in faults) and roles[0].work_s < scenario.join_timeout_s:
         roles = (replace(roles[0], work_s=2 * scenario.join_timeout_s), *roles[1:])
-    return replace(scenario, roles=roles, faults=faults)
+    scenario = replace(scenario, roles=roles, faults=faults)
+    falls_silent = scenario.lease_s >= LONG_LEASE_S and random.Random(f"alone/silent/{seed}").random() < 0.25
+    return _with_silent_member(scenario) if falls_silent else scenario
+
+
+def _with_silent_member(scenario: Scenario) -> Scenario:
+    """The same, and what goes wrong is that a member has no power: the run lasts until its lease is over."""
+    roles = (replace(scenario.roles[0], work_s=3 * scenario.lease_s), *scenario.roles[1:])
+    at = 5.0 + scenario.seed % 20
+    return replace(scenario, roles=roles, faults=(Fault(what="power_off", node=1, at=at),))
 
 
 def _draw_fault(dice: random.Random, scenario: Scenario) -> tuple[Fault, ...]:

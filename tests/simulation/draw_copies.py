@@ -14,6 +14,8 @@ def draw_copies(seed: int) -> Scenario:
     """The scenario of a seed: in most of them copies are as fast as saves, so that a lost node costs two at most."""
     dice = random.Random(f"copies/{seed}")
     members, spares = dice.choice([2, 2, 3, 4]), dice.choice([1, 1, 2])
+    has_many = random.Random(f"copies/many/{seed}").random() < 0.1  # that hold one state, as a node comes that does not
+    members = 5 if has_many else members
     role = Role(
         name="trainer",
         restart="restart_all",
@@ -35,7 +37,7 @@ def draw_copies(seed: int) -> Scenario:
         rejoin=dice.choice(["at_restart", "immediately"]),
         keeps_every_s=dice.choice([0.05, 0.4, 1.0, 1.0]),
         damage_chance=dice.choice([0.0, 0.0, 0.0, 0.1]),
-        are_replicated=dice.random() < 0.15,
+        are_replicated=dice.random() < 0.15 or has_many,
         copy_s=dice.choice([0.02, 0.15, 0.15, 0.5]),
     )
     at, faults = dice.uniform(2.0, 15.0), list[Fault]()

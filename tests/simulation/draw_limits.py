@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from tests.simulation.scenario import GRACE_S, HEAD, Fault, Role, Scenario
 
+FAR_S = 1400.0  # before the notice: then the scheduler is asked rarely at first
 ENDS = (
     *("limit", "limit", "limit", "limit_moves", "limit_moves", "preempt", "preempt_warned", "preempt_warned"),
     *("scancel", "scheduler_requeues", "too_few_nodes", "operator"),
@@ -38,12 +39,22 @@ def draw_limits(seed: int) -> Scenario:
         lead_s=lead_s,
         time_left_s=left_s if end in ("limit", "limit_moves") else 10_000.0,
         knows_time=dice.random() < 0.6,
+        plans_time=is_silent and random.Random(f"limits/plan/{seed}").random() < 0.5,
         is_scheduler_silent=is_silent,
         heeds_notice=end in ("limit", "operator", "preempt_warned") and dice.random() < 0.5,
         requeue_max=dice.choice([0, 1, 3]),
         requeue_on=dice.choice([("time_limit", "preempted", "node_loss"), ("time_limit",), ("preempted", "node_loss")]),
     )
+    if seed % 16 == 5:
+        return _far(scenario)
     return replace(scenario, faults=tuple(_faults(dice, scenario, end)))
+
+
+def _far(scenario: Scenario) -> Scenario:
+    """The same of one node and a job that has half an hour, by its time limit."""
+    role = replace(scenario.roles[0], workers=(1,), nodes_min=1, nodes_max=1)
+    left_s = scenario.lead_s + FAR_S
+    return replace(scenario, roles=(role,), nodes=1, time_left_s=left_s, lease_s=30.0, heeds_notice=False)
 
 
 def _faults(dice: random.Random, scenario: Scenario, end: str) -> list[Fault]:

@@ -32,8 +32,7 @@ def strike(run: SimulatedRun, fault: Fault) -> None:
     elif fault.what in ("power_off", "kill_agent", "reset"):
         _lose(run, agent, fault.what)
     elif fault.what == "requeue":
-        if not run.earlier:
-            run.requeue(frozenset(_target(run, number).number for number in fault.side))
+        run.requeue(frozenset(_target(run, number).number for number in fault.side))
     elif fault.what in ("partition", "one_way", "unreachable"):
         _part(run, fault)
     elif fault.what in _OF_ALL:

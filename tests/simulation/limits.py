@@ -10,10 +10,12 @@ import json
 from typing import TYPE_CHECKING
 
 from hpc_elastic.membership.messages import GiveNotice, Message
+from hpc_elastic.membership.timing import DRIFT
 from hpc_elastic.rundir.records import RunState
 from tests.simulation.disk import LAYOUT
 from tests.simulation.rules import require
 from tests.simulation.scenario import GRACE_S, Fault
+from tests.simulation.scheduler import KILLS_AFTER_S
 
 if TYPE_CHECKING:
     from tests.simulation.agent import Agent
@@ -22,7 +24,9 @@ if TYPE_CHECKING:
 LEAST_RESERVE_S, MOST_RESERVE_S = 1.0, 10.0  # for the last records, before the scheduler kills
 WITHIN_S = 1.5  # of a moment that is known
 ASKS_S = 11.0  # for the answer of a scheduler that gives none
+LATE_S = 1.0  # what is counted in whole seconds, and by agents that have started a moment later
 FRESH_S = 5.0  # of an answer, on which something is done
+SCRIPT_S = 10.0  # before the KILL, in which the batch script asks for the next start of the job
 NEAR_S = 15.0  # a TERM so soon before the time limit is that of the time limit
 REQUEUE, NODE_LOST, STOPPED = 75, 7, 10
 ON = {"time_limit": "time_limit", "preempted": "preempted", "node_lost": "node_loss"}
@@ -36,10 +40,16 @@ class Limits:
         scenario = run.scenario
         self.is_played = scenario.time_left_s is not None
         reserve_s = max(LEAST_RESERVE_S, min(MOST_RESERVE_S, scenario.lead_s - GRACE_S))
-        self._lead_s, self._stop_s = scenario.lead_s, GRACE_S + reserve_s
+        self._lead_s, self.stop_s = scenario.lead_s, GRACE_S + reserve_s  # before the end of the job
+        self._fast_s = 0.0
         self._noticed: dict[str, tuple[float, GiveNotice]] = {}  # by node
         self._reason: str | None = None  # that the end must have, once it is known; empty: nobody could say
         self._since = self._latest = 0.0  # when it was to end
+
+    @property
+    def acts_before_s(self) -> float:
+        """How long before the end of the job heads begin to act: with the notice, or at once with the stop."""
+        return max(self._lead_s, self.stop_s)
 
     def begin(self) -> None:
         """The job has started."""
@@ -53,7 +63,7 @@ class Limits:
     def _knows(self) -> bool:
         """Whether the agents can know when the job ends."""
         scenario = self._run.scenario
-        return scenario.knows_time or not scenario.is_scheduler_silent
+        return scenario.knows_time or scenario.plans_time or not scenario.is_scheduler_silent
 
     def _foresee(self, reason: str, ends_at: float) -> None:
         """The job is to end then, by its clock; unless that changes."""
@@ -67,11 +77,13 @@ class Limits:
             clock.at(moment, look)
 
         now = clock.now
-        if ends_at - self._lead_s > now + 1.0:
-            at(ends_at - self._lead_s - 0.5, "_is_not_noticed")
+        # An agent's clock may be fast by so much, where the scheduler never answers.
+        fast_s = self._fast_s = DRIFT * (ends_at - now) if self._run.scenario.is_scheduler_silent else 0.0
+        if ends_at - self._lead_s > now + fast_s + 1.0:
+            at(ends_at - self._lead_s - fast_s - 0.5, "_is_not_noticed")
         at(max(now + WITHIN_S, ends_at - self._lead_s + WITHIN_S), "_is_noticed")
-        if ends_at - self._stop_s > now + WITHIN_S:
-            at(ends_at - self._stop_s - 0.2, "_stops")
+        if ends_at - self.stop_s > now + WITHIN_S:
+            at(max(now, ends_at - self.stop_s - fast_s - 0.2), "_stops")
         else:
             self._ends(reason, now)
             clock.after(2 * WITHIN_S, self._are_stopped)
@@ -116,6 +128,37 @@ class Limits:
 
     # What is seen.
 
+    def flushes(self, within_s: float | None) -> None:
+        """A head says how long agents may write states that leave without a result; None: as long as it takes.
+
+        They may until the scheduler kills them, but for the time that the script needs after them to ask for the next
+        start; if the scheduler starts the job again by itself, or nobody knows of an end, there is nothing to ask for.
+        """
+        scheduler, now = self._run.scheduler, self._run.clock.now
+        if not self.is_played:
+            is_so = within_s is None or self._run.scenario.is_requeued is None
+            require(is_so, f"states are to be written within {within_s} s, and the job starts again by itself")
+            return
+        if within_s is None:
+            is_unknown = scheduler.terminated_at > now and not self._knows
+            is_free = scheduler.restarts > 0 or is_unknown
+            require(is_free, f"states may be written for ever at {now:.1f} s, and the job has to be started again")
+            return
+        what = f"states are to be written within {within_s:.1f} s at {now:.1f} s"
+        require(self._reason != "requeued", f"{what}, and the job starts again by itself")
+        latest = min(scheduler.kills_at, scheduler.ends_at + KILLS_AFTER_S) - SCRIPT_S
+        require(now + within_s <= latest + LATE_S, f"{what}, and the script has to ask for the start at {latest:.1f} s")
+        least_s = min(self._flush_end() - now, KILLS_AFTER_S - SCRIPT_S)
+        require(within_s >= least_s - LATE_S, f"{what}, and there are {least_s:.1f} s")
+
+    def _flush_end(self) -> float:
+        """Until when states may be written at least, as far as the agents know of the end."""
+        scheduler, scenario = self._run.scheduler, self._run.scenario
+        end = scheduler.ends_at if scheduler.is_running else scheduler.terminated_at
+        if scenario.is_scheduler_silent:
+            end = min(scheduler.terminated_at, scenario.time_left_s or 0.0)
+        return end + KILLS_AFTER_S - SCRIPT_S
+
     def hears(self, agent: Agent, message: Message) -> None:
         """A member hears of a notice."""
         if self.is_played and isinstance(message, GiveNotice):
@@ -138,7 +181,7 @@ class Limits:
                 node in self._noticed, f"{node} has heard of no notice {scheduler.ends_at - now:.1f} s before the end"
             )
             at, message = self._noticed[node]
-            notice, left_s = message.notice, scheduler.ends_at - self._stop_s - at
+            notice, left_s = message.notice, scheduler.ends_at - self.stop_s - at
             require(notice.reason == word, f"{node} hears of {notice.reason}, not of {word}")
             told_s = notice.seconds_left
             is_true = told_s is not None and abs(max(0.0, left_s) - told_s) < WITHIN_S
@@ -147,13 +190,13 @@ class Limits:
     def _stops(self, reason: str) -> None:
         """It is time: the workers run, unless they have gone by themselves, and will be stopped at once."""
         now = self._run.clock.now
-        if self._run.scenario.heeds_notice and self._lead_s - self._stop_s > 2 * WITHIN_S:
+        if self._run.scenario.heeds_notice and self._lead_s - self.stop_s > 2 * WITHIN_S:
             require(not self._alive(), f"workers that heed a notice run at {now:.1f} s")
         elif not self._run.scenario.heeds_notice:
             require(self._alive(), f"no workers run at {now:.1f} s, and their time is not over")
         self._ends(reason, now)
-        self._run.clock.after(WITHIN_S, self._are_stopped)
-        self._run.clock.after(WITHIN_S, self._has_asked)
+        self._run.clock.after(WITHIN_S + self._fast_s, self._are_stopped)
+        self._run.clock.after(WITHIN_S + self._fast_s, self._has_asked)
 
     def _alive(self) -> bool:
         return any(agent.workers.alive for agent in self._run.agents)

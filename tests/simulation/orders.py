@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from tests.simulation.world import SimulatedRun
 
 ASKS_EVERY_S = 30.0  # the scheduler
+LONG_LEASE_S = 30.0  # a shorter one is over before the scheduler knows of a machine that is gone
 SOFT = frozenset({"stop", "term", "joined", "asked", "limit"})  # reasons to give workers their time
 REQUEUE, RUN_DIRECTORY = 75, 5
 
@@ -32,6 +33,7 @@ class Orders:
         self._opened: dict[object, int] = {}  # by head: the attempt that it has opened last
         self._beats: dict[tuple[object, str], int] = {}  # that a head has got and not answered
         self._asked_at: dict[object, float] = {}
+        self._asked_about: dict[tuple[object, str], float] = {}  # the scheduler, by head and node
         self._parting: set[tuple[object, str]] = set()  # nodes that were told why they are dropped
         self._joining: set[tuple[object, str]] = set()  # who has asked to join, and has no answer yet
         self._gathered: defaultdict[object, set[str]] = defaultdict(set)  # who knows this head as one that gathers
@@ -65,6 +67,7 @@ class Orders:
             self._opened[head] = action.attempt
         elif isinstance(action, Note) and action.name == "node.lost":
             self._gathered[head].discard(str(action.metadata["node"]))
+            self._loses(agent, head, str(action.metadata["node"]))
 
     def stepped(self, agent: Agent, head: object) -> None:
         """A head has done all that one event makes it do: who is in a new attempt knows of it."""
@@ -173,14 +176,31 @@ class Orders:
             before is None or now - before >= ASKS_EVERY_S * 0.999, f"{what} {now - (before or 0):.1f} s after it did"
         )
         self._asked_at[head] = now
+        require(lease_s >= LONG_LEASE_S, f"{what}, and its lease is {lease_s:g} s")
         require(bool(action.nodes), f"{what}, about nobody")
         for node in action.nodes:
+            self._asked_about[head, node] = now
             heard_at = self._run.heard_at.get((agent.name, node), (0.0, False))[0]
             silent_s = now - heard_at  # it counts from the newest answer that a member has got: two beats before
             is_so = silent_s >= lease_s / 6 - 0.5 or agent.process.has_ever_frozen or bool(self._run.earlier)
             # Where answers are lost, beats come all the same.
             is_so = is_so or any(fault.what not in ("power_off", "kill_agent") for fault in self._run.scenario.faults)
             require(is_so, f"{what}, and has heard {node} {silent_s:.1f} s ago")
+
+    def _loses(self, agent: Agent, head: object, node: str) -> None:
+        """Before a member's long lease is over the scheduler was asked about it, unless it was asked just before."""
+        run, now, claim = self._run, self._run.clock.now, self._run.disk.latest_claim
+        lease_s, silent_s = run.scenario.lease_s, now - run.heard_at.get((agent.name, node), (0.0, False))[0]
+        if lease_s < LONG_LEASE_S or claim is None or agent.process.has_ever_frozen or run.earlier:
+            return
+        is_member = claim.head == agent.name != node and node in claim.members
+        is_new = now - run.disk.asked_at[claim.attempt] < lease_s / 2
+        if not is_member or is_new or silent_s < lease_s / 2:
+            return
+        has_asked = self._asked_about.get((head, node), -1.0) > now - lease_s
+        may_not_ask = self._asked_at.get(head, -ASKS_EVERY_S) > now - ASKS_EVERY_S - lease_s / 6
+        what = f"{agent.name} loses {node} after {silent_s:.1f} s of silence"
+        require(has_asked or may_not_ask, f"{what}, and has not asked the scheduler about it")
 
     def _is_over(self, agent: Agent, action: HeadOver) -> None:
         """Whether all have left is what the next start of the job rests on."""

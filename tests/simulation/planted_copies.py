@@ -62,6 +62,7 @@ COPY_BUGS: dict[str, list[tuple[Any, str, Any]]] = {
     "a copy of a world of another size is taken": [(held_states, "_part", _without_the_world)],
     "one place for the copies of a part": [(copy_ledger, "VERSIONS", 1)],
     "what waits for its copy is overwritten": [(NodeStates, "_victim", _overwrites_what_is_copied)],
+    "a node is told of all that have a state": [(held_states, "MOST_HOLDERS", 9)],
     "copies are not counted": [(judge_module, "choose_states", _counts_no_copies)],
 }
 

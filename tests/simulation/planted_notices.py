@@ -1,10 +1,11 @@
-"""Notices with a bug each, which the rule of `polls` must find."""
+"""Notices with a bug each, which the rules of `polls` must find."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 from typing import Any
 
+from hpc_elastic.agent.drivers.head_side import HeadSide
 from hpc_elastic.heartbeat_memory import NO_NOTICE
 from hpc_elastic.membership import head as head_module
 from hpc_elastic.membership.actions import Action, SendToMember
@@ -62,6 +63,11 @@ async def _hold_nobody(self: Workers, attempt: int, notice: NoticeGiven) -> Noti
     return counts
 
 
+def _heard_at_first(self: HeadSide) -> NoticeGiven | None:
+    """As if no time had passed since."""
+    return self._heard
+
+
 HOLDS = Workers.hold_for_notice
 NOTICE_BUGS: dict[str, list[tuple[Any, str, Any]]] = {
     "the largest count is named": [(head_module, "NoticeRounds", _NamesTheLargest)],
@@ -71,6 +77,7 @@ NOTICE_BUGS: dict[str, list[tuple[Any, str, Any]]] = {
         (Workers, "name_notice", _name_anew),
     ],
     "no call waits": [(Workers, "hold_for_notice", _hold_nobody), (Workers, "name_notice", _name_anew)],
+    "a later head gives all the time again": [(HeadSide, "_heard_notice", _heard_at_first)],
     "the counts are read at once": [(workers_module, "POLLS_SETTLE_S", 0.0)],
 }
 

@@ -1,12 +1,17 @@
-"""Machines with a bug each in what they tell, note or ask, which `reports`, `orders`, `noted` and others must find."""
+"""Machines with a bug each in what they tell, note or ask, which `reports`, `orders`, `limits` and others must find."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import asyncio
+from collections.abc import Awaitable, Callable
 from copy import copy
 from dataclasses import dataclass, replace
 from typing import Any
 
+from hpc_elastic.agent.drivers import head_start
+from hpc_elastic.agent.drivers.job_clock import JobClock
+from hpc_elastic.agent.drivers.local_member import EXAMINES_AGAIN_S, LocalMember
+from hpc_elastic.agent.drivers.requeue import AllocationEnd
 from hpc_elastic.membership.actions import Action
 from hpc_elastic.membership.exits import Exits
 from hpc_elastic.membership.head import Head
@@ -21,9 +26,9 @@ from tests.simulation.plant import Plant
 
 @dataclass(frozen=True)
 class ReportBug:
-    """A method that does another thing, the kind of scenario that shows it, and words of the rule that it breaks."""
+    """What does another thing, the kind of scenario that shows it, and words of the rule that it breaks."""
 
-    owner: type
+    owner: Any  # a class, or a module
     name: str
     make: Callable[[Any], Any]  # from the shipped method
     kind: str
@@ -66,6 +71,27 @@ def _often(look: Callable[[Leases, float], None]) -> Callable[[Leases, float], N
     return look_soon
 
 
+def _until_the_kill(within: Callable[[AllocationEnd], float | None]) -> Callable[[AllocationEnd], float | None]:
+    def later(end: AllocationEnd) -> float | None:
+        within_s = within(end)
+        return None if within_s is None else within_s + 10
+
+    return later
+
+
+def _each_half_minute(_: Callable[[JobClock], float]) -> Callable[[JobClock], float]:
+    return lambda clock: clock._asked_at + 30
+
+
+def _although_well(_: Callable[[LocalMember], Awaitable[None]]) -> Callable[[LocalMember], Awaitable[None]]:
+    async def examine(member: LocalMember) -> None:
+        while True:
+            await asyncio.sleep(EXAMINES_AGAIN_S)
+            await member._examine_now()
+
+    return examine
+
+
 REPORT_BUGS = {
     "the first end is not told": ReportBug(Exits, "ended_well", _returning(False), "failures", "head is not told"),
     "the first end after a notice is not told": ReportBug(
@@ -80,6 +106,21 @@ REPORT_BUGS = {
     "a return is not noted": ReportBug(Losses, "returned", _returning(False), "foretold", "does not note"),
     "spares do not know their head": ReportBug(Members, "welcome_spares", _returning([]), "spares", "tell the spares"),
     "a time-out is not held back": ReportBug(Head, "_is_held_back", _returning(False), "timeouts", "names"),
+    "states are written until the KILL": ReportBug(
+        AllocationEnd, "flushes_within_s", _until_the_kill, "limits", "has to ask for the start"
+    ),
+    "the scheduler is asked often": ReportBug(
+        JobClock, "_next_question", _each_half_minute, "limits", "asks for the end of the job"
+    ),
+    "the scheduler is not asked about silent members": ReportBug(
+        Leases, "questions", _returning([]), "alone", "has not asked the scheduler"
+    ),
+    "ends without a word are not counted": ReportBug(
+        head_start, "charge_silent_ends", lambda _: lambda history, _: history, "starts", "without a word"
+    ),
+    "well nodes are examined": ReportBug(
+        LocalMember, "_examine_again_and_again", _although_well, "health", "for no cause"
+    ),
     "leases are looked at too often": ReportBug(Leases, "_look", _often, "foretold", "wakes up"),
 }
 

@@ -1,16 +1,38 @@
-"""What the ranks of a simulated run hear when they ask for a notice, and the rule for it."""
+"""What the ranks of a simulated run hear when they ask for a notice, and their agents before, and the rules for it.
+
+A person writes a notice with the clock of the login node, which in some runs is wrong: a head that is asked at once
+does not read that clock, nor does a later one whose own member has heard of the only notice there is.
+"""
 
 from __future__ import annotations
 
+import random
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from hpc_elastic.membership.messages import Assign, GiveNotice, Message
+from hpc_elastic.membership.timing import DRIFT
+from hpc_elastic.rundir.records import utc_text
 from tests.simulation.rules import require
 
 if TYPE_CHECKING:
+    from tests.simulation.agent import Agent
     from tests.simulation.workers import Worker
     from tests.simulation.world import SimulatedRun
 
 WAITS_S = 5.0  # a call that waits for the agents, where nothing goes wrong
+LOOKS_WITHIN_S = 1.0  # a head, into the run directory
+WHOLE_S = 2.0  # what the script was told of the job's time, and when its agents have started
+DELAYING = ("stall_disk", "stall_disks", "disk_fails", "late", "pause", "freeze", "stall_link")
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Given:
+    """A notice: when it was given, and when its time is over."""
+
+    reason: str
+    at: float
+    due_at: float
 
 
 class Polls:
@@ -22,6 +44,61 @@ class Polls:
         self.are_played = is_given or run.scenario.time_left_s is not None
         self._unheard: dict[tuple[str, int], int] = {}  # by group and attempt: the last poll that heard of nothing
         self._heard: dict[tuple[str, int], int] = {}  # the first one that heard of the notice
+
+        skews = [0.0, 0.0, 1000.0, -1000.0] if is_given else [0.0]
+        self._skew_s = random.Random(f"{run.scenario.seed}/login-clock").choice(skews)
+        self._given: list[_Given] = []  # by people
+        self._told_at: dict[Agent, float] = {}  # when each agent's member has heard of a notice first
+        self._leads_since: dict[Agent, float] = {}
+        delays_s = sum(fault.lasts_s for fault in run.scenario.faults if fault.what in DELAYING)
+        self._late_s = LOOKS_WITHIN_S + WHOLE_S + 8 * max(run.scenario.disk_s) + 8 * max(run.scenario.delays_s)
+        self._late_s += delays_s
+        self.retold = 0  # notices that members were told of by a later head
+
+    def gives(self, reason: str, left_s: float) -> str:
+        """A person gives a notice; returns the time by that person's clock."""
+        now = self._run.clock.now
+        self._given.append(_Given(reason=reason, at=now, due_at=now + left_s))
+        return utc_text(now + self._skew_s)
+
+    def leads(self, agent: Agent) -> None:
+        """An agent has a head."""
+        self._leads_since[agent] = self._run.clock.now
+
+    def hears(self, agent: Agent, message: Message) -> None:
+        """A member hears of a notice: of the seconds that are left, and of why, as it is."""
+        if not isinstance(message, (GiveNotice, Assign)) or message.notice is None:
+            return
+        run, now, reason, told_s = self._run, self._run.clock.now, message.notice.reason, message.notice.seconds_left
+        head = self._head_of(agent)
+        since = self._leads_since.get(head, 0.0) if head is not None else 0.0
+        dues = [each.due_at for each in self._given if each.reason == reason]
+        if run.scheduler.is_played:
+            word = "preemption" if run.scheduler.is_preempted else "time_limit"
+            dues += [ends_at - run.limits.stop_s for ends_at in run.scheduler.ends if reason == word]
+        left_s = [max(0.0, due_at - now) for due_at in dues]
+        what = f"{agent.name} hears at {now:.1f} s of {reason}, with {told_s} s left"
+        is_known = head is not None and (self._skew_s == 0.0 or self._is_told_by_own_clock(head, since))
+        if is_known:
+            is_true = told_s is not None and any(
+                each - DRIFT * each - WHOLE_S <= told_s <= each + self._late_s for each in left_s
+            )
+            require(is_true, f"{what}, not {left_s}")
+        self.retold += is_known and any(each.at < since for each in self._given)
+        require(bool(dues), f"{what}, of which nobody has given notice")
+        self._told_at.setdefault(agent, now)
+
+    def _head_of(self, agent: Agent) -> Agent | None:
+        """Whose head a member has."""
+        if agent.headquarters is not None:
+            return agent
+        return agent.link.other.agent if agent.link is not None else None
+
+    def _is_told_by_own_clock(self, head: Agent, since: float) -> bool:
+        """Whether a head need not read a person's clock: it was one before, or its member has heard of the only one."""
+        is_new = all(each.at > since + self._late_s for each in self._given)
+        has_heard = len(self._given) == 1 and self._told_at.get(head, since) < since
+        return is_new or has_heard
 
     @property
     def have_heard(self) -> bool:

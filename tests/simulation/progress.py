@@ -114,9 +114,11 @@ class Progress:
     def _check_old_start(self) -> None:
         """Agents of the job's start before leave when they can read that there is another one."""
         run, now = self._run, self._run.clock.now
-        since = min((at for number, at in run.promptness.allocated_at.items() if number > 1), default=now)
-        if not run.earlier or any(run.disk.allocations[0].restart_count for _ in run.earlier[:1]):
+        starts = {each.allocation: each.restart_count for each in run.disk.allocations}
+        if not run.earlier or run.earlier[0].start_number not in starts.values():
             return
+        latest = run.agents[0].start_number
+        since = min((at for number, at in run.promptness.allocated_at.items() if starts[number] == latest), default=now)
         for agent in run.earlier:
             is_calm = agent.is_running and not agent.is_paused and agent.disk.is_well
             late_s = now - max(since, agent.troubled_until) - self.bound_s - GRACE_S

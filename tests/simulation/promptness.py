@@ -114,7 +114,7 @@ class Promptness:
         elif is_simple:
             began = max(agent.started_at for agent in run.agents)
             self._check_wait("the first attempt of a new start comes", began, JOINS_WITHIN_S)
-        requeued_at = next(fault.at for fault in scenario.faults if fault.what == "requeue")
+        requeued_at = max(fault.at for fault in scenario.faults if fault.what == "requeue" and fault.at <= now)
         left_at = max(agent.left_at for agent in run.earlier)
         is_owed = is_simple and left_at + LEAVES_S < requeued_at
         require(has_left or not is_owed, "all agents of the old start have left, and no record says so")

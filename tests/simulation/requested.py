@@ -47,8 +47,10 @@ class Requested:
         run, kind = self._run, fault.what.removeprefix("ask_")
         node = f"node{fault.node}" if kind == "drain" else None
         left_s = fault.lasts_s if kind == "stop" else None
-        name = f"{kind}-{len(self._asked)}"
-        request = Request(kind=kind, by="ada@login", time="", id=name, node=node, seconds_left=left_s)
+        name, time = f"{kind}-{len(self._asked)}", ""
+        if left_s is not None:
+            time = run.polls.gives("operator", left_s)
+        request = Request(kind=kind, by="ada@login", time=time, id=name, node=node, seconds_left=left_s)
         at_work = [worker.attempt for agent in run.agents for worker in agent.workers.alive.values()]
         attempt = max(at_work, default=0) if run.head_phase == "running" else 0
         self._asked.append(Asked(request=request, moment=run.clock.now, attempt=attempt))

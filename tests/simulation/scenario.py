@@ -95,6 +95,7 @@ class Scenario:
     copy_s: float | None = None  # how long it takes to copy a node's states to another node; None: nobody does
     time_left_s: float | None = None  # until the scheduler ends the job; None: no scheduler is played
     knows_time: bool = False  # whether the script was told that, and tells the agents
+    plans_time: bool = False  # whether the plan says it, for agents that nobody else tells
     is_scheduler_silent: bool = False  # from the start, to all that it is asked
     lead_s: float = 0.0  # of the notice
     heeds_notice: bool = False  # whether ranks save and exit 75 when they hear of a notice

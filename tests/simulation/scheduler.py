@@ -1,7 +1,8 @@
 """The scheduler of a simulated run, as far as it ends the job: its time limit, preemption, a cancel, a requeue.
 
-As Slurm does it: a TERM to every process of the job, and a KILL half a minute later. It answers at once, or not at all.
- In runs without a time limit `wiring.Questions` answers.
+As Slurm does it: a TERM to every process of the job, and a KILL half a minute later, or half a minute after the end of
+the time that a preempted job is granted. It answers at once, or not at all. In runs without a time limit
+`wiring.Questions` answers.
 """
 
 from __future__ import annotations
@@ -32,6 +33,13 @@ class JobScheduler:
         self.restarts = 0
         self.silent_until = float("inf") if run.scenario.is_scheduler_silent else 0.0
         self.asked: list[float] = []
+        self.ends = [self.ends_at]  # all that it has said so far
+        self.terminated_at = self.kills_at = float("inf")
+
+    @property
+    def is_running(self) -> bool:
+        """Whether nobody has cancelled the job."""
+        return self.state is JobState.RUNNING
 
     def begin(self) -> None:
         """The job has started."""
@@ -63,7 +71,7 @@ class JobScheduler:
         elif fault.what in ("preempt", "preempt_warned"):
             self.is_preempted, self.ends_at = True, now + fault.lasts_s
             if fault.what == "preempt":
-                self._terminate()
+                self._terminate(kills_at=self.ends_at + KILLS_AFTER_S)
             else:  # the batch script has got a signal, and writes that down
                 self._run.notices.append(Request(kind="notice", by="slurm", time="", id="slurm-0"))
             self._ring()
@@ -73,6 +81,7 @@ class JobScheduler:
         elif fault.what == "scheduler_requeues":
             self.restarts += 1
             self._terminate()
+        self.ends.append(self.ends_at)
         self._run.limits.happens(fault)
 
     def _ring(self) -> None:
@@ -84,12 +93,14 @@ class JobScheduler:
             self.is_out_of_time = not self.is_preempted
             self._terminate()
 
-    def _terminate(self) -> None:
-        run = self._run
+    def _terminate(self, kills_at: float | None = None) -> None:
+        run, now = self._run, self._run.clock.now
         run.witness.see("term")
+        self.terminated_at = min(self.terminated_at, now)
+        self.kills_at = min(self.kills_at, now + KILLS_AFTER_S if kills_at is None else kills_at)
         for agent in run.agents:
             if agent.is_running:
                 run.witness.terminated.add(agent.name)
                 run.clock.after(run.dice.uniform(0, 0.02), agent.terminate)
                 run.clock.after(1.0 + run.dice.uniform(0, 0.02), agent.terminate)  # a person asks again
-            run.clock.after(KILLS_AFTER_S, agent.die)
+            run.clock.at(self.kills_at, agent.die)

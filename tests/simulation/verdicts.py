@@ -143,8 +143,8 @@ class Verdicts:
         return {
             "succeeded": witness.had_all_ended_well,
             "restarts_used_up": len(witness.keys()) > scenario.max_restarts,
-            "no_progress": "stuck" in (scenario.progress, scenario.steps)
-            and len(witness.keys()) >= scenario.no_progress_limit,
+            "no_progress": self._run.silent_ends.are_too_many
+            or ("stuck" in (scenario.progress, scenario.steps) and len(witness.keys()) >= scenario.no_progress_limit),
             "start_failed": "start_failed" in witness.kinds,
             "exit_timeout": witness.is_exit_overdue(),
             "unkillable": bool(witness.unkillable),
@@ -161,7 +161,7 @@ class Verdicts:
 
     def _check_cause(self, reason: str, cause: str) -> None:
         """A failure that is named is one that happened in an attempt that it could end."""
-        if reason not in ("restarts_used_up", "no_progress"):
+        if not self._run.silent_ends.is_of_failure(reason):
             return
         named = [
             incident

@@ -20,10 +20,11 @@ from hpc_elastic.agent.drivers import (
     state_saves,
 )
 from hpc_elastic.agent.drivers.coordinator import Coordinator
+from hpc_elastic.agent.drivers.job_clock import JobClock
 from hpc_elastic.agent.drivers.local_member import LocalMember
 from hpc_elastic.agent.net import reach
 from hpc_elastic.agent.node.network import Lookup
-from hpc_elastic.agent.records import journal, retries
+from hpc_elastic.agent.records import journal, next_start, retries
 from hpc_elastic.agent.records.journal import Journal
 from hpc_elastic.agent.rendezvous import head_link, search
 from hpc_elastic.agent.rendezvous.successor import Successor
@@ -71,6 +72,7 @@ def launch_plan(scenario: Scenario) -> LaunchPlan:
             max_node_losses=scenario.max_node_losses,
         ),
         progress_file=None,
+        time_s=scenario.time_left_s if scenario.plans_time else None,
         elastic=ElasticPlan(
             join_timeout_s=scenario.join_timeout_s,
             join_retries=scenario.join_retries,
@@ -190,8 +192,10 @@ class Headquarters(Coordinator):
         self._hear_stop(arguments[0])
         self._watch_ticks(arguments[0])
         super().__init__(*arguments, journal=journal, **more)
+        self._hear_flushes()
         self.agent.headquarters = self
         self.agent.run.conduct.leads(self.agent, self._head)
+        self.agent.run.polls.leads(self.agent)
 
     def _watch_ticks(self, head: Any) -> None:
         self.agent.run.contracts.watch_ticks(self.agent, head, LOOKS_PER_LEASE)
@@ -207,6 +211,17 @@ class Headquarters(Coordinator):
             return stop_requested(by, now)  # type: ignore[no-any-return]
 
         head.stop_requested = stop
+
+    def _hear_flushes(self) -> None:
+        """When a head says how long states may be written as its allocation ends, the rules hear it."""
+        run, flushes_within_s = self.agent.run, self._end.flushes_within_s
+
+        def within() -> float | None:
+            within_s = flushes_within_s()
+            run.limits.flushes(within_s)
+            return within_s
+
+        self._end.flushes_within_s = within  # type: ignore[method-assign]
 
     @property
     def is_closed(self) -> bool:
@@ -289,6 +304,32 @@ class Headquarters(Coordinator):
         super()._disk_failed(error)
 
 
+class Timekeeper(JobClock):
+    """The shipped one, which shows the rules when it asks the scheduler, and when it acts."""
+
+    def __init__(self, *arguments: Any, journal: SimulatedJournal, **more: Any) -> None:
+        super().__init__(*arguments, journal=journal, **more)
+        self._agent = journal.agent
+        self._agent.run.end_questions.begins(self._agent, self)
+
+    def look_again(self) -> None:
+        self._agent.run.end_questions.may_ask(self)
+        super().look_again()
+
+    async def _ask(self) -> None:
+        self._agent.run.end_questions.asks(self._agent, self)
+        await super()._ask()
+        self._agent.run.end_questions.answered(self._agent, self)
+
+    def _notice(self) -> None:
+        self._agent.run.end_questions.acts(self._agent, self)
+        super()._notice()
+
+    def _stop(self) -> None:
+        self._agent.run.end_questions.acts(self._agent, self)
+        super()._stop()
+
+
 class Here(LocalMember):
     """The shipped one, which shows the rules what it hears."""
 
@@ -315,6 +356,10 @@ class Here(LocalMember):
     def connected(self, *, is_joined: bool, asked: float | None = None) -> None:
         self._agent.run.reports.connects(self._agent)
         super().connected(is_joined=is_joined, asked=asked)
+
+    def disconnected(self, why: str, *, is_dead: bool) -> None:
+        self._agent.run.examined.is_cut_off(self._agent, is_dead=is_dead)
+        super().disconnected(why, is_dead=is_dead)
 
     def asks(self) -> Join:
         join = super().asks()
@@ -395,9 +440,11 @@ def wired(run: Any, plant: Plant) -> Iterator[None]:
         (requested_saves, "os", asked_saves.FAKE_OS),
         (requested_saves, "write_parts", asked_saves.write_parts),
         (requested_saves, "remove_parts", asked_saves.remove_parts),
+        (next_start, "furthest_step", lambda _layout, attempt, _nodes: run.workers_step(attempt)),
         (search, "resolve_node", lambda name, _network: Lookup(addresses=(name,))),
         (reach, "find_answering_port", _find_answering_port),
         (head_start, "Coordinator", Headquarters),
+        (coordinator, "JobClock", Timekeeper),
         (participation, "LocalMember", Here),
         (head_side, "Successor", Searching),
         *plant.places(),

@@ -21,6 +21,8 @@ from tests.simulation.conduct import Conduct
 from tests.simulation.contracts import Contracts
 from tests.simulation.disk import LAYOUT, Disk
 from tests.simulation.draw import draw
+from tests.simulation.end_questions import EndQuestions
+from tests.simulation.examined import Examined
 from tests.simulation.faults import strike
 from tests.simulation.file_system import Files
 from tests.simulation.foretold import Foretold
@@ -44,6 +46,7 @@ from tests.simulation.rules import BrokenRuleError, Rules
 from tests.simulation.saves import Saves
 from tests.simulation.scenario import JOINS, POINT, Fault, Scenario
 from tests.simulation.scheduler import ENDS, JobScheduler
+from tests.simulation.silent_ends import SilentEnds
 from tests.simulation.states import StatesSeen
 from tests.simulation.taken import Taken
 from tests.simulation.timeouts import TimeOuts
@@ -79,6 +82,7 @@ class SimulatedRun:
         self.contracts = Contracts(self)
         self.reports = Reports(self)
         self.written = Written(self)
+        self.examined = Examined(self)
         self.orders = Orders(self)
         self.noted = Noted(self)
         self.taken = Taken(self)
@@ -86,11 +90,13 @@ class SimulatedRun:
         self.foretold = Foretold(self)
         self.scheduler = JobScheduler(self)
         self.limits = Limits(self)
+        self.end_questions = EndQuestions(self)
         self.causes = Causes(self)
         self.large = Large(self)
         self.joins = Joins(self)
         self.refused_disks = RefusedDisks(self)
         self.promptness = Promptness(self)
+        self.silent_ends = SilentEnds(self)
         self.polls = Polls(self)
         self.states = StatesSeen(self)
         self.kept = Kept(self)
@@ -137,7 +143,8 @@ class SimulatedRun:
         self.witness.see("loss")
         self.earlier = self.agents
         places = self.scenario.placed()
-        self.agents = [Agent(self, number, *place, start_number=1) for number, place in enumerate(places)]
+        start = self.earlier[0].start_number + 1
+        self.agents = [Agent(self, number, *place, start_number=start) for number, place in enumerate(places)]
         self.everybody += self.agents
         for old, new in zip(self.earlier, self.agents, strict=True):
             new.is_powered = old.is_powered
@@ -294,14 +301,15 @@ class SimulatedRun:
         self.requested.watch()
         self.asked_saves.watch()
         self.noted.watch()
+        self.examined.watch()
         self.clock.after(self.scenario.lease_s, self._watch)
 
     def give_notice(self) -> None:
         """A person says that the workers will be stopped soon, and each later one that it is sooner."""
         number = len(self.notices)
         reason, left_s = NOTICE_REASONS[number % len(NOTICE_REASONS)], 600.0 / (1 + number)
-        name, by = f"notice-{number}", "ada@login"
-        self.notices.append(Request(kind="notice", by=by, time="", id=name, reason=reason, seconds_left=left_s))
+        name, by, time = f"notice-{number}", "ada@login", self.polls.gives(reason, left_s)
+        self.notices.append(Request(kind="notice", by=by, time=time, id=name, reason=reason, seconds_left=left_s))
 
     def trouble(self, agent: Agent, seconds: float) -> None:
         """Until then this node does not count as one that must get on."""

@@ -189,7 +189,7 @@ class Written:
         if claim is not None and not run.earlier:
             require(result.attempts <= claim.attempt, f"{what} is of attempt {result.attempts}, of {claim.attempt}")
         cause = result.root_cause
-        is_about_failure = result.reason in ("restarts_used_up", "no_progress")
+        is_about_failure = run.silent_ends.is_of_failure(result.reason)
         require(not is_about_failure or cause is not None, f"{what} names no cause")
         if cause is not None and is_about_failure:
             require(
