@@ -44,6 +44,7 @@ from tests.simulation.rules import BrokenRuleError, Rules
 from tests.simulation.saves import Saves
 from tests.simulation.scenario import JOINS, POINT, Fault, Scenario
 from tests.simulation.scheduler import ENDS, JobScheduler
+from tests.simulation.searches import Searches
 from tests.simulation.states import StatesSeen
 from tests.simulation.taken import Taken
 from tests.simulation.timeouts import TimeOuts
@@ -92,6 +93,7 @@ class SimulatedRun:
         self.refused_disks = RefusedDisks(self)
         self.promptness = Promptness(self)
         self.polls = Polls(self)
+        self.searches = Searches(self)
         self.states = StatesSeen(self)
         self.kept = Kept(self)
         self.requested = Requested(self)
