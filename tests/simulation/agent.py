@@ -273,6 +273,7 @@ class Agent:
             self.process, is_local=False, stop=self.part.member.got_signal, escalate=self.workers.hurry, say=self._say
         )
         self.part.member.furthest_step = lambda: run.workers_step(self.workers.attempt)
+        self.part.member.waiting_ranks = lambda: self.workers.waiting
         self.saves = NodeSaves(self)
         self.part.member.save_asked = self.saves.received
         self.saves.answer = self.part.member.answer
