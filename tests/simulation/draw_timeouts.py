@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 
 from tests.simulation.scenario import Fault, Role, Scenario
 
@@ -33,4 +34,6 @@ def draw_timeouts(seed: int) -> Scenario:
             lasts_s = dice.choice([lasts_s, 3.2])  # some still wait when the first ones have been heard
         node = dice.randrange(nodes)  # on which one hangs
         faults.append(Fault(what="time_out", at=at, node=node, way=way, lasts_s=lasts_s))
+    if len(faults) > 1 and dice.random() < 0.6:  # the same again, on another node
+        faults[1] = replace(faults[0], node=faults[1].node, at=faults[1].at)
     return Scenario(seed=seed, roles=(role,), nodes=nodes, lease_s=lease_s, faults=tuple(faults))

@@ -44,6 +44,14 @@ class _Search:
     asked: list[_Asked] = field(default_factory=list)
     named: set[str] = field(default_factory=set)  # nodes that others have named as their heads
 
+    @property
+    def head(self) -> str:
+        return self.records.claim.head if self.records is not None and self.records.claim is not None else ""
+
+    @property
+    def members(self) -> tuple[str, ...]:
+        return self.records.claim.members if self.records is not None and self.records.claim is not None else ()
+
 
 class Searches:
     """Of one run. Every method raises BrokenRuleError."""
@@ -98,6 +106,7 @@ class Searches:
         if search.asked and not search.named and not (agent.process.has_ever_frozen or self._are_late):
             self._check_pause(agent, discovery, search, dial)
             self._check_order(agent, search, dial.node)
+            self._check_silent(agent, search, dial.node)
         search.asked.append(_Asked(dial.node, now))
 
     def _check_pause(self, agent: Agent, discovery: HeadDiscovery, search: _Search, dial: Dial) -> None:
@@ -131,10 +140,27 @@ class Searches:
         """Nobody that was asked once is passed over for long: who gives an answer is asked in each round."""
         last: dict[str, int] = {each.node: number for number, each in enumerate(search.asked)}
         silent = sum(search.asked[number].is_silent for number in last.values())
-        head = search.records.claim.head if search.records is not None and search.records.claim is not None else ""
         for other, number in last.items():
-            if other in (node, head):
+            if other in (node, search.head):
                 continue
             since = Counter(each.node for each in search.asked[number + 1 :])[node] + 1
             most = OFTEN + (silent if search.asked[number].is_silent else 0)
             require(since <= most, f"{agent.name} asks {node} {since} times, and {other} not once meanwhile")
+
+    def _check_silent(self, agent: Agent, search: _Search, node: str) -> None:
+        """Of those that gave no answer one is asked in a round, of members and of spares: each costs its time."""
+        last: dict[str, _Asked] = {}
+        again: dict[str, set[str]] = {}  # by who gives answers, since it was asked: whom else again, who gave none
+        for asked in (*search.asked, _Asked(node, agent.now)):
+            before = last.get(asked.node)
+            if before is not None and before.is_silent and asked.node != search.head:
+                for others in again.values():
+                    others.add(asked.node)
+            last[asked.node] = asked
+            again.pop(asked.node, None)
+            if asked.ended_at is not None and not asked.is_silent and asked.node != search.head:
+                again[asked.node] = set()
+        most = 1 if agent.name in search.members else 2
+        for other, names in again.items():
+            what = f"{agent.name} asks {sorted(names)} again, which gave no answer, before it asks {other} again"
+            require(len(names) <= most, what)
