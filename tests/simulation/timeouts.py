@@ -112,6 +112,8 @@ class TimeOuts:
             require(decided_at >= first + SETTLES_S - 0.1, f"{what} comes {decided_at - first:.2f} s after a time-out")
             most = first + SETTLES_S + slack_s
         elif self._way == "one_fails":
+            acts = f"{what} names rank {cause.rank}, and comes before one has failed by itself, which was about to"
+            require(bool(self._failed), acts)
             (failed,) = self._failed
             require(cause.rank == failed, f"{what} names rank {cause.rank}, and {failed} has failed: {cause.line}")
             most = self._failed[failed] + slack_s
