@@ -101,11 +101,13 @@ def name_unfinished(cause: RootCause, stopped: StoppedRanks) -> RootCause:
     if not silent:
         return cause
     only = silent[0] if len(silent) == 1 else None
+    nodes = tuple(dict.fromkeys(stopped.nodes[rank] for rank in silent))
     return replace(
         cause,
         line=f"{cause.line}: {_ranks(silent)}",
         rank=only,
-        node=stopped.nodes[only] if only is not None else cause.node,
+        node=nodes[0] if len(nodes) == 1 else "",
+        nodes=nodes if len(nodes) > 1 else (),
         candidates=format_ranks(silent) if only is None else "",
         silent=format_ranks(silent),
     )

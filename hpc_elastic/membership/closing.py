@@ -25,7 +25,7 @@ class Closing:
         losses: the agents that were lost before.
     """
 
-    __slots__ = ("_deadline", "_have_left", "_losses", "_roster", "exit_code", "is_over")
+    __slots__ = ("_deadline", "_have_left", "_losses", "_roster", "exit_code")
 
     def __init__(self, roster: Roster, losses: Losses) -> None:
         self._roster = roster
@@ -33,7 +33,6 @@ class Closing:
         self._have_left: bool
         self._deadline = NEVER
         self.exit_code = int(ExitCode.SUCCESS)
-        self.is_over = False
 
     def next_tick(self) -> float:
         """Return when `tick` must be called at the latest, in monotonic seconds."""
@@ -50,7 +49,7 @@ class Closing:
         may_others_live: bool,
         flushes: Mapping[str, Flush] = MappingProxyType({}),
     ) -> list[Action]:
-        """Tell all members to leave.
+        """Tell all members to leave; `left` has to be asked next, for there may be none.
 
         Args:
             exit_code: the exit code with which they leave.
@@ -76,24 +75,23 @@ class Closing:
                 flush=flushes.get(member.node),
             )
             actions.append(SendToMember(node=member.node, message=end))
-        return actions + self.left()
+        return actions
 
     def left(self) -> list[Action]:
-        """Return the end of this head if the last member has left."""
+        """Return the end of this head, once, if the last member has left."""
         if self._deadline == NEVER or len(self._roster) > 0:
             return []
         self._deadline = NEVER
-        self.is_over = True
         return [HeadOver(have_all_left=self._have_left and not self._losses.may_live)]
 
     def tick(self, now: float) -> list[Action]:
-        """Drop the members that have not left by the bound."""
+        """Drop the members that have not left by the bound; `left` has to be asked next."""
         if now < self._deadline:
             return []
         self._have_left = False
         drops: list[Action] = [Drop(node=member.node) for member in self._roster]
         self._roster.clear()
-        return drops + self.left()
+        return drops
 
 
 def awaiting_quorum(seconds: float, attempt: int) -> list[Action]:

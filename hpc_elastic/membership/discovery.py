@@ -407,9 +407,9 @@ class HeadDiscovery:
         """
         ahead = TURNS_AHEAD if len(turns) < EARLY_TURNS else 1
         near = int((now - self._began) / GATHERS_AFTER_S) + ahead
-        return [node for node in turns if node not in self._silent][:near] + [
-            node for node in turns if node in self._silent[:1]
-        ]
+        # Nodes of an earlier world may be among the silent ones, and are asked no more.
+        again = [node for node in self._silent if node in turns][:1]
+        return [node for node in turns if node not in self._silent][:near] + again
 
     def _step_down(self, reason: str) -> list[DiscoveryAction]:
         if self.phase is not DiscoveryPhase.GATHERING:

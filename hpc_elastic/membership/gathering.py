@@ -64,7 +64,6 @@ class Gathering:
         self._has_waited = False
         self.has_world = succession is not None  # nodes have had their places
         self._is_waiting_for_returns = False
-        self._is_hopeless = False  # too many are gone for good: those that can still join are too few
         self._left_behind: set[str] = set()
         self._round = (
             losses.SuccessionRound(succession, settings.timing, roster, now) if succession is not None else None
@@ -120,12 +119,15 @@ class Gathering:
         is_in_time = now < self._deadline
         if self._roster.get(self._settings.node) is None and is_in_time:
             return False  # the head's own node, which was paused with it, is back in a moment
-        self._is_hopeless = is_in_time and self._roster.possible < self._min_nodes
-        is_over = is_enough or self._is_hopeless or self._roster.is_complete or self._has_waited_for_spares(now)
+        is_over = is_enough or self._is_hopeless(now) or self._roster.is_complete or self._has_waited_for_spares(now)
         if is_in_time and not is_over:
             return False
         self._has_waited = True
         return True
+
+    def _is_hopeless(self, now: float) -> bool:
+        """Return whether too many are gone for good: those that can still join in time are too few."""
+        return now < self._deadline and self._roster.possible < self._min_nodes
 
     def _has_waited_for_spares(self, now: float) -> bool:
         """Return whether the world has been full for a moment, and the nodes that are missing are spares."""
@@ -209,13 +211,13 @@ class Gathering:
         self._left_behind.update(missing.node for missing in news)
         return [Log(text=f"{missing}; going on without it", level="warning") for missing in news]
 
-    def too_few(self) -> RendezvousTimeoutError | None:
+    def too_few(self, now: float) -> RendezvousTimeoutError | None:
         """Return the error of a closed round with too few nodes, None if there are enough."""
         if self.is_enough():
             return None
         least, missing = self._min_nodes, self.missing()
         counts = f"{self._roster.healthy} of at least {least} nodes joined within {self._join_timeout_s:g} s"
-        if self._is_hopeless:
+        if self._is_hopeless(now):
             can = "take part" if self._roster.unhealthy else "join"
             counts = f"at most {self._roster.possible} of at least {least} nodes can {can}"
             missing = tuple(node for node in missing if node.node in self._gone or node.node in self._roster.unhealthy)

@@ -435,7 +435,7 @@ class Head:
             return []
         if self.gathering.succession is not None and (ended := self._succeed(self.gathering.succession, now)):
             return ended
-        if (too_few := self.gathering.too_few()) is not None:
+        if (too_few := self.gathering.too_few(now)) is not None:
             said = timeout_announcement(too_few, self.attempt)
             return said + self._observe(Seen(trigger=Trigger.NODES_MISSING, detail=too_few.message), now)
         if ended := self._settle_losses(now) or self._settle_silent_ends(now):
@@ -631,7 +631,6 @@ class Head:
         return [*kept, *told, *self._left()]
 
     def _left(self) -> list[Action]:
-        actions = self._closing.left()
-        if self._closing.is_over:
+        if actions := self._closing.left():
             self.phase = HeadPhase.OVER
         return actions

@@ -21,6 +21,9 @@ class JobEnd:
     A machine that closed the connection of its dead agent is still up, and its script ends the job as always. One that
     was silent before may have started again, without its script.
 
+    A successor takes a launch node that was with the head before for lost until it joins: that head may have seen it
+    go since the record of its world was written, and has told nobody. Whoever ends a job asks that machine first.
+
     Args:
         before: the world that this head carries on from, if there is one.
         lost: the head whose place this one takes, if it does.
@@ -30,9 +33,9 @@ class JobEnd:
 
     def __init__(self, before: World | None, lost: LostHead | None) -> None:
         self._launch_node = before.launch_node if before is not None else None
-        self._is_lost = before is not None and before.is_launch_node_lost
-        if lost is not None and lost.node is not None:
-            self.lost(lost.node, is_agent_alone=lost.is_dead and not lost.was_silent)
+        self._is_lost = before is not None and (before.is_launch_node_lost or _had_launch_node(before))
+        if lost is not None and lost.node is not None and lost.node == self._launch_node:
+            self._is_lost = not lost.is_dead or lost.was_silent
 
     def joined(self, join: Join) -> None:
         """Record that a node has joined."""
@@ -63,3 +66,9 @@ class JobEnd:
         """
         joins = [member.join for member in roster]
         return min(joins, key=lambda join: (not join.can_end_job, join.node_id)).node if joins else None
+
+
+def _had_launch_node(world: World) -> bool:
+    """Return whether the launch node was with the head as it opened this world, with a part in it or as a spare."""
+    names = {node.node for node in world.nodes} | {spare.node for spare in world.spares}
+    return world.launch_node in names

@@ -328,8 +328,8 @@ class RootCause:
     """The cause of an attempt's end, found among the failures of all its nodes (`hpc_elastic.failures.root_cause`).
 
     `line` is the sentence for people. `rank`, `node`, `frame` and `failure_class` are those of the failure that it
-    names, `rank` None if it is about a node; `nodes` are the nodes that were lost, if it is about several.
-    `candidates` are all ranks that may be the cause, if they are several;
+    names, `rank` None if it is about a node; `nodes` are the nodes that were lost, or on which ranks ran on, if they
+    are several, and `node` is empty then. `candidates` are all ranks that may be the cause, if they are several;
     `failed`, `victims` and `silent` are the ranks that failed by themselves, that failed because another one did, and
     that did neither and were stopped: each a set of ranks as text, such as `0-6,8`. `observed_first` is the rank
     whose failure the head heard of first.

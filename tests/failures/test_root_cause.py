@@ -10,9 +10,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hpc_elastic.failures.classes import MEANINGS, Blame, FailureClass
-from hpc_elastic.failures.root_cause import FoundCause, ObservedFailure, StoppedRanks, find_root_cause
+from hpc_elastic.failures.root_cause import (
+    FoundCause,
+    ObservedFailure,
+    StoppedRanks,
+    find_root_cause,
+    name_unfinished,
+)
 from hpc_elastic.rank_set import parse_ranks
-from hpc_elastic.rundir.records import FailureRecord
+from hpc_elastic.rundir.records import FailureRecord, RootCause
 from tests.membership.script import a_failure
 
 NODES = {rank: f"node{rank // 2}" for rank in range(6)}
@@ -275,3 +281,18 @@ def test_no_victim_is_the_cause_while_a_culprit_is_known(
 @pytest.mark.parametrize("later", [0.4, 5.0])
 def test_a_culprit_is_found_however_late_it_is_heard_of(later: float) -> None:
     assert find((0.0, victim(0)), (later, culprit(2))).cause.rank == 2
+
+
+@pytest.mark.parametrize(
+    ("succeeded", "node", "nodes", "rank"),
+    [({0, 1, 2}, "node1", (), 3), ({0, 1}, "node1", (), None), ({0}, "", ("node0", "node1"), None)],
+    ids=["one rank", "ranks of one node", "ranks of two nodes"],
+)
+def test_ranks_that_ran_on_are_named_with_their_nodes_though_others_have_ended_since(
+    succeeded: set[int], node: str, nodes: tuple[str, ...], rank: int | None
+) -> None:
+    """When the time was over, ranks of both nodes ran; some exited 0 before they were stopped."""
+    seen = RootCause(attempt=1, failure_class="stalled", line="ranks still ran", nodes=("node0", "node1"))
+    places = {0: "node0", 1: "node0", 2: "node1", 3: "node1"}
+    cause = name_unfinished(seen, StoppedRanks(nodes=places, succeeded=succeeded))
+    assert (cause.node, cause.nodes, cause.rank) == (node, nodes, rank)

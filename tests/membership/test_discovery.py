@@ -325,6 +325,16 @@ def test_a_head_that_fell_silent_is_asked_too_but_after_the_others() -> None:
     assert search.names() == {"node0", "node1"}
 
 
+def test_a_node_that_gave_no_answer_is_asked_again_though_one_of_an_earlier_world_gave_none_either() -> None:
+    search = Search("node4", records(a_world(0, 1, 2)), is_dead=False, silent=["node1"])
+    search.pass_time(2)
+    search.found, search.silent = records(a_world(0, 2, 3, attempt=2)), ("node1", "node2")
+    search.pass_time(2)
+    search.dialled.clear()
+    search.pass_time(10)
+    assert {"node0", "node2", "node3"} <= search.names()
+
+
 def test_a_head_that_counts_as_dead_is_asked_too_but_after_the_others() -> None:
     """Its connection may have been reset while it lives."""
     search = Search("node2", records(a_world(0, 1, 2)), is_dead=True)

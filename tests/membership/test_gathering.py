@@ -107,7 +107,7 @@ def test_the_verdict_is_an_error_with_the_missing_nodes_as_fields() -> None:
     script = HeadScript(2)
     script.join(0)
     script.head.gathering.diagnosed([a_diagnosis(1)])
-    error = script.head.gathering.too_few()
+    error = script.head.gathering.too_few(script.now)
     assert isinstance(error, RendezvousTimeoutError)
     assert error.exit_code is ExitCode.NODES_MISSING
     assert [(missing.node, missing.cause) for missing in error.missing] == [("node1", RendezvousCause.CANNOT_ROUTE)]

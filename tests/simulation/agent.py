@@ -144,6 +144,7 @@ class Agent:
         self.exit_code: int | None = None
         self.left_at = self.gone_at = NEVER
         self.ends_job = self.was_killed = False
+        self.can_end_job = number != 1 or run.scenario.seed % 2 == 0  # it has had an answer from the scheduler
         self.problem: str | None = None
         self.is_examined = any(fault.what == "unhealthy" for fault in run.scenario.faults)
         self.unhealthy: list[tuple[float, float]] = []  # from when, until when
@@ -243,7 +244,7 @@ class Agent:
             role=self._role,
             versions=self.versions,
             problem=self.problem,
-            can_end_job=True,
+            can_end_job=self.can_end_job,
             is_launch_host=self.number == 0,
             unhealthy=unhealthy,
             keeper_port=self.port + KEEPER_PORTS if run.scenario.copy_s is not None else 0,
@@ -274,6 +275,7 @@ class Agent:
             self.process, is_local=False, stop=self.part.member.got_signal, escalate=self.workers.hurry, say=self._say
         )
         self.part.member.furthest_step = lambda: run.workers_step(self.workers.attempt)
+        self.part.member.waiting_ranks = lambda: self.workers.waiting
         self.saves = NodeSaves(self)
         self.part.member.save_asked = self.saves.received
         self.saves.answer = self.part.member.answer

@@ -5,7 +5,8 @@ The numbers are what the package promises to who shares its machines: a file ser
 
 from __future__ import annotations
 
-from collections import Counter, deque
+from collections import Counter, defaultdict, deque
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from hpc_elastic.agent.drivers.coordinator import HANGS_UP_WITHIN_S
@@ -14,7 +15,7 @@ from hpc_elastic.membership import messages
 from hpc_elastic.membership.actions import Action, HeadOver, Level, Note, SendToHead, SendToMember, StartWorkers
 from hpc_elastic.membership.member import MemberPhase
 from hpc_elastic.membership.messages import Message
-from hpc_elastic.membership.timing import DRIFT, Timing
+from hpc_elastic.membership.timing import DRIFT, TURNS_AHEAD, Timing
 from hpc_elastic.rank_set import parse_ranks
 from hpc_elastic.rundir.records import NodeResult, RunResultRecord, RunState, WorkerState, World
 from tests.simulation.rules import require
@@ -28,6 +29,7 @@ WINDOW_S = 5.0
 DIALS = 25  # of an agent by another in that time, at most
 AT_ONCE = 2  # dials of an agent: the one of a search that is over may still be under way
 DIALS_A_LOSS = 10  # of an agent, until it has a head
+ROUNDS_A_LOSS = 3  # of all that it may ask at first, where these are many
 READS = 25  # of the latest records, by an agent without a head: one a second, and those that news make
 DIAL = ("Successor._dial", "Successor._ask", "create_connection")  # it ends by itself
 LINES = 40
@@ -48,6 +50,7 @@ class Conduct:
         self._beats: dict[Agent, float] = {}
         self._finished: set[tuple[str, int]] = set()  # nodes that have told their head so, and in which attempt
         self._stops: Counter[tuple[object, ...]] = Counter()
+        self._told_ends: defaultdict[object, dict[str, bool]] = defaultdict(dict)  # by head: who ends the job
         self.noted: set[tuple[str, int]] = set()  # events of a head, and their attempts
         self._heads: dict[Agent, object] = {}  # whose members have not left
         self._have_led: set[Agent] = set()
@@ -134,6 +137,8 @@ class Conduct:
             message = action.message
             number = message.attempt if isinstance(message, messages.Assign) else 0
             self._once(f"{agent.name} sends {message.KIND} to {action.node}", head, message.KIND, number, action.node)
+            if isinstance(message, messages.End):
+                self._ends(agent, head, action.node, message)
         elif isinstance(action, SendToMember) and isinstance(action.message, messages.Stop):
             stop = action.message
             what = f"{agent.name} sends {stop.KIND} ({stop.manner.value}) to {action.node}"
@@ -147,6 +152,24 @@ class Conduct:
             self._once(f"{agent.name} notes {action.name}", head, action.name, action.attempt)
             self.noted.add((action.name, action.attempt))
 
+    def _ends(self, agent: Agent, head: object, node: str, end: messages.End) -> None:
+        """A head tells a member to leave: one ends the job if the node of the batch script is not with this head."""
+        told = self._told_ends[head]
+        told[node] = end.ends_job
+        enders, host = [node for node, is_it in told.items() if is_it], self._run.agents[0].name
+        is_so = not enders or (len(enders) == 1 and host not in told)
+        require(is_so, f"{agent.name} has {enders} end the job, and the members {sorted(told)}")
+
+    def check_end(self) -> None:
+        """Whoever has had an answer from the scheduler ends the job, the first of them by its number."""
+        for told in self._told_ends.values():
+            agents = [self._run.agent(node) for node in told]
+            first = min(agents, key=lambda agent: (not agent.can_end_job, agent.number))
+            enders = [node for node, is_it in told.items() if is_it]
+            require(
+                enders in ([], [first.name]), f"{enders} end the job, and of {sorted(told)} {first.name} is the first"
+            )
+
     def leads(self, agent: Agent, head: object) -> None:
         """An agent has a head."""
         self._heads[agent] = head
@@ -156,6 +179,11 @@ class Conduct:
         """An agent's head is superseded: others speak for the run from now on."""
         self._heads.pop(agent, None)
         require(not is_head, f"{agent.name} steps down, and takes itself for the one that speaks for the run")
+
+    def closes(self, agent: Agent, members: Mapping[str, SimulatedConnection]) -> None:
+        """A head is over, and its driver has closed all; a member that is still there hears so by its connection."""
+        left = [node for node, connection in members.items() if not connection.is_closed_here]
+        require(not left, f"{agent.name} is head no more, and keeps the connections of {left}")
 
     def has_dropped(self, agent: Agent, node: str, connection: SimulatedConnection | None) -> None:
         """A head has dropped a member: the connection closes, and the member finds out."""
@@ -187,7 +215,9 @@ class Conduct:
         faults = self._run.scenario.faults
         is_simple = not faults or (len(faults) == 1 and faults[0].what in ("kill_agent", "power_off"))
         claim = self._run.disk.latest_claim
-        most = DIALS_A_LOSS * (1 + len(faults)) + 2 * sum(max(0.0, self._run.clock.now - fault.at) for fault in faults)
+        others = len(claim.members) - 1 if claim is not None else 0
+        a_loss = max(DIALS_A_LOSS, ROUNDS_A_LOSS * min(others, TURNS_AHEAD + 1))
+        most = DIALS_A_LOSS + sum(a_loss + 2 * max(0.0, self._run.clock.now - fault.at) for fault in faults)
         is_simple = is_simple and claim is not None and agent.name in claim.members
         is_simple = is_simple and max(self._run.scenario.disk_s) < 0.1  # else the next head takes long to claim
         require(not is_simple or self._dials[agent] <= most, f"{agent.name} dials {self._dials[agent]} times in a run")
@@ -283,6 +313,10 @@ class Conduct:
         cause = result.root_cause
         named = set() if cause is None or not cause.silent else {*parse_ranks(cause.silent)}
         require(late <= named, f"the result names {sorted(named)} as those that ran on, not {sorted(late)}")
+        if cause is not None and named:
+            on = {rank.node for rank in world.ranks if rank.rank in named}
+            told = {cause.node} if cause.node else {*cause.nodes}
+            require(told == on, f"the result names {sorted(told)} as where ranks ran on, not {sorted(on)}")
 
     # Of its end.
 

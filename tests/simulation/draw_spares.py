@@ -8,10 +8,15 @@ from dataclasses import replace
 from tests.simulation.scenario import HEAD, SECOND, Fault, Role, Scenario
 
 KINDS = ("kill_agent", "kill_agent", "power_off", "pause", "partition", "one_way", "stall_disk", "freeze")
+HOST_OFF, ALL_OFF = 18, 19  # of twenty seeds
 
 
 def draw_spares(seed: int) -> Scenario:
     """The scenario of a seed: in every third one all faults are deaths that a kernel tells."""
+    if seed % 20 == ALL_OFF:
+        return _draw_all_off(seed)
+    if seed % 20 == HOST_OFF:
+        return _draw_host_off(seed)
     dice = random.Random(f"spares/{seed}")
     members, spares = dice.choice([1, 1, 2, 2, 3]), dice.choice([1, 1, 2, 3])
     role = Role(
@@ -46,6 +51,42 @@ def draw_spares(seed: int) -> Scenario:
         node = dice.choice([HEAD, dice.randrange(scenario.nodes)] + ([] if only_deaths else [SECOND]))
         faults.append(draw_fault(dice, scenario, what, node, at + dice.uniform(0, 4 * scenario.lease_s)))
     return replace(scenario, faults=tuple(faults))
+
+
+def _draw_all_off(seed: int) -> Scenario:
+    """The machines of all members lose their power together, and spares, which cannot know it, search for a while."""
+    dice = random.Random(f"spares/all off/{seed}")
+    members, at = dice.choice([3, 4, 5]), round(dice.uniform(4, 8), 3)
+    role = Role(name="trainer", restart="restart_all", nodes_min=1, nodes_max=members, workers=(1,), work_s=30.0)
+    return Scenario(
+        seed=seed,
+        roles=(role,),
+        nodes=members + dice.choice([2, 3]),
+        lease_s=3.0,
+        join_timeout_s=30.0,
+        faults=tuple(Fault(what="power_off", node=number, at=at) for number in range(members)),
+    )
+
+
+def _draw_host_off(seed: int) -> Scenario:
+    """The batch script's machine is head no more when it loses its power, and often the next head loses it, too."""
+    dice = random.Random(f"spares/host off/{seed}")
+    members, spares, lease_s = dice.choice([3, 4]), dice.choice([0, 1, 2]), 3.0
+    role = Role(name="trainer", restart="restart_all", nodes_min=1, nodes_max=members, workers=(1,), work_s=60.0)
+    at = round(dice.uniform(24, 30), 3)
+    faults = [Fault(what="pause", node=0, at=6.0, lasts_s=2.2 * lease_s), Fault(what="power_off", node=0, at=at)]
+    if dice.random() < 0.7:
+        later_s = dice.choice([0.0, 0.5, 2.0, 4.0]) * lease_s
+        faults.append(Fault(what=dice.choice(["power_off", "kill_agent"]), node=HEAD, at=round(at + later_s, 3)))
+    return Scenario(
+        seed=seed,
+        roles=(role,),
+        nodes=members + spares,
+        lease_s=lease_s,
+        join_timeout_s=30.0,
+        rejoin=dice.choice(["at_restart", "immediately"]),
+        faults=tuple(faults),
+    )
 
 
 def draw_fault(dice: random.Random, scenario: Scenario, what: str, node: int, at: float) -> Fault:

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from hpc_elastic.agent.drivers.coordinator import Coordinator
 from hpc_elastic.agent.drivers.head_side import HeadSide
-from hpc_elastic.membership import succession
+from hpc_elastic.membership import discovery, judge, succession
+from hpc_elastic.membership.discovery import HeadDiscovery
+from hpc_elastic.membership.job_end import JobEnd
 from hpc_elastic.membership.member import Member
+from hpc_elastic.membership.messages import Join
 from tests.simulation.plant import Plant
 
 
@@ -18,6 +22,14 @@ def _without_pids(started: Callable[..., Any]) -> Callable[..., Any]:
 
 def _keep(_: Callable[..., Any]) -> Callable[..., Any]:
     return lambda head, connection, why: None
+
+
+def _forgetting_members(close: Callable[..., Any]) -> Callable[..., Any]:
+    async def closes(head: Coordinator) -> None:
+        head._joins.clear()
+        await close(head)
+
+    return closes
 
 
 def _at_once(_: Callable[..., Any]) -> Callable[..., Any]:
@@ -36,12 +48,58 @@ def _in_a_row(_: Callable[..., Any]) -> Callable[..., Any]:
     return list
 
 
+def _with_its_name_twice(cause_in: Callable[..., Any]) -> Callable[..., Any]:
+    def twice(*arguments: Any) -> Any:
+        cause = cause_in(*arguments)
+        return cause if cause is None or not cause.node else replace(cause, nodes=(cause.node,))
+
+    return twice
+
+
+def _of_nobody(stopped: Callable[..., Any]) -> Callable[..., Any]:
+    return lambda **known: stopped(**{**known, "waiting": ()})
+
+
+def _for_long(_: float) -> float:
+    return 0.2
+
+
+def _unless_silent(_: Callable[..., Any]) -> Callable[..., Any]:
+    return lambda search, turns, now: [node for node in turns if node not in search._silent]
+
+
+def _as_if_they_had_answered(not_answered: Callable[..., Any]) -> Callable[..., Any]:
+    return lambda search, now, **how: not_answered(search, now, **{**how, "is_silent": False})
+
+
+def _lost_all_the_same(joined: Callable[..., Any]) -> Callable[..., Any]:
+    def join(job_end: JobEnd, message: Join) -> None:
+        was_lost = job_end._is_lost
+        joined(job_end, message)
+        job_end._is_lost = was_lost
+
+    return join
+
+
 # By name: where it is, what it does instead, the kind of scenario that shows it, and words of the rule that it breaks.
 WRITTEN_BUGS: Mapping[str, tuple[Any, str, Callable[..., Any], str, str]] = {
     "process ids are forgotten": (Member, "workers_started", _without_pids, "failures", "process ids"),
     "a dropped member keeps its connection": (Coordinator, "_hang_up", _keep, "foretold", "keeps its connection"),
+    "a head that is over keeps its connections": (Coordinator, "close", _forgetting_members, "any", "head no more"),
     "a head leaves before its members": (Coordinator, "own_member_left", _at_once, "foretold", "have not left"),
     "nobody reads the lines of a head": (HeadSide, "_claiming", _in_a_low_voice, "failures", "its own log alone"),
+    "a cause names its node twice": (judge, "_cause_in", _with_its_name_twice, "foretold", "names the node"),
+    "ranks that wait are taken for those that hang": (judge, "StoppedRanks", _of_nobody, "timeouts", "all waited for"),
+    "the first pause of a search is long": (discovery, "FIRST_PAUSE_S", _for_long, "spares", "again after"),
+    "a silent node is not asked again": (HeadDiscovery, "_near", _unless_silent, "flapping", "not once meanwhile"),
+    "all silent nodes are asked in each round": (
+        HeadDiscovery,
+        "not_answered",
+        _as_if_they_had_answered,
+        "spares",
+        "gave no answer, before",
+    ),
+    "a batch host that joins stays lost": (JobEnd, "joined", _lost_all_the_same, "spares", "end the job, and"),
     "nodes of a rack have turns in a row": (succession, "order_of_succession", _in_a_row, "roles", "names the turns"),
 }
 

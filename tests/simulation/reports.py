@@ -213,6 +213,9 @@ class Reports:
         )
         has_no_process = (agent.name, attempt) not in self._run.witness.started_in
         require(has_no_process or named <= self._ends[part].keys(), f"{what} that {sorted(named)} have failed")
+        waiting = sorted(agent.workers.waiting)
+        told = sorted(_ranks(message.waiting))
+        require(told == waiting, f"{what} that {told} waited for others, not {waiting}, as their stacks say")
         left = {100 + worker.rank for worker in agent.workers.alive.values() if worker.is_unkillable}
         require(set(message.unkillable) == left, f"{what} that {message.unkillable} survive, not {left}")
         port = agent.workers.store_port

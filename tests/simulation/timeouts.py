@@ -2,7 +2,8 @@
 
 A time-out is a consequence, so the head waits for two seconds whether other ranks say the same: then those that did not
 are the ones that all waited for. A rank that fails by itself meanwhile is the cause, and is acted on at once; so are
-time-outs of all ranks, of which none is the cause.
+time-outs of all ranks, of which none is the cause. Who waits longer than that has not failed when it is stopped, but
+its stack says that it waited too, so it is not the one that others waited for.
 """
 
 from __future__ import annotations
@@ -48,7 +49,10 @@ class TimeOuts:
         alive = [(agent, worker) for agent in run.agents for worker in agent.workers.alive.values()]
         if not alive or any(worker.waits_since is not None for _, worker in alive):
             return
-        self._attempt = max(worker.attempt for _, worker in alive)
+        attempt = max(worker.attempt for _, worker in alive)
+        if attempt == self._attempt:  # one such moment is enough for it
+            return
+        self._attempt, self._hangs, self._timed_out, self._failed = attempt, set(), {}, {}
         here = [worker for agent, worker in alive if agent.number == fault.node]
         odd = here[0] if fault.way != "nobody_hangs" and here else None
         self._way = fault.way if odd is not None else "nobody_hangs"
@@ -57,6 +61,7 @@ class TimeOuts:
             self._hangs.add(odd.rank)
         others = [(agent, worker) for agent, worker in alive if worker is not odd]
         for number, (agent, worker) in enumerate(others):
+            worker.awaits_others = True
             after_s = fault.lasts_s * number / max(1, len(others) - 1)
             run.clock.after(after_s, lambda agent=agent, worker=worker: self._times_out(agent, worker))  # type: ignore[misc]
         if odd is not None and self._way == "one_fails":
@@ -66,6 +71,8 @@ class TimeOuts:
     def _times_out(self, agent: object, worker: Worker) -> None:
         run, path = self._run, LAYOUT.error(worker.attempt, worker.rank)
         if all(worker is not each.workers.alive.get(worker.local_rank) for each in run.agents):
+            return
+        if worker.has_term or worker.attempt != self._attempt:  # it is stopped while it still waits
             return
         error = {
             "message": {"message": WORDS, "extraInfo": {"py_callstack": STACK, "timestamp": str(int(run.clock.now))}},
@@ -99,9 +106,14 @@ class TimeOuts:
             require(victims == set(self._timed_out), f"{what} names the victims {victims}, not {set(self._timed_out)}")
             (hung,) = self._hangs
             require(cause.rank == hung, f"{what} names rank {cause.rank}, and all waited for {hung}: {cause.line}")
+            silent = {rank.rank for rank in self._run.disk.worlds[before.attempt].ranks} - set(self._timed_out)
+            told = {*parse_ranks(cause.silent)}
+            require(told == silent, f"{what} says that {told} were stopped, not {silent}")
             require(decided_at >= first + SETTLES_S - 0.1, f"{what} comes {decided_at - first:.2f} s after a time-out")
             most = first + SETTLES_S + slack_s
         elif self._way == "one_fails":
+            acts = f"{what} names rank {cause.rank}, and comes before one has failed by itself, which was about to"
+            require(bool(self._failed), acts)
             (failed,) = self._failed
             require(cause.rank == failed, f"{what} names rank {cause.rank}, and {failed} has failed: {cause.line}")
             most = self._failed[failed] + slack_s

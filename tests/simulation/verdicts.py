@@ -35,6 +35,7 @@ class Verdicts:
         self._check_leaving()
         self._check_job_end()
         run.limits.check_end()
+        run.conduct.check_end()
         run.refused_disks.check_end()
         run.asked_saves.check_end()
         for result in run.disk.results:
@@ -62,6 +63,9 @@ class Verdicts:
         enders = [agent.name for agent in run.everybody if agent.ends_job]
         if not run.witness.kinds:
             require(not enders, f"{enders} end the job, whose script is there")
+        kinds = [fault.what for fault in run.scenario.faults]
+        is_up = len(kinds) == 1 and kinds[0] == "kill_agent" and max(run.scenario.delays_s) < 0.1
+        require(not (is_up and enders), f"{enders} end the job, and the machine of its script was never away")
         host = run.agents[0]
         # Where its agent alone was killed at first, the machine is there, for all that is known, and its script too.
         is_lost = not host.is_powered and not host.was_killed and host.died_at < run.disk.ended_at and not run.earlier

@@ -31,6 +31,7 @@ from hpc_elastic.agent.rendezvous.successor import Successor
 from hpc_elastic.agent.workers import failures, requested_saves
 from hpc_elastic.membership import actions as do
 from hpc_elastic.membership.actions import Action, Level, Note
+from hpc_elastic.membership.discovery import Dial, DiscoveryAction
 from hpc_elastic.membership.member import Member
 from hpc_elastic.membership.messages import Beat, Dropped, Echo, Join, Message
 from hpc_elastic.membership.succession import Records
@@ -227,6 +228,11 @@ class Headquarters(Coordinator):
     def is_closed(self) -> bool:
         return self._is_closed
 
+    async def close(self) -> None:
+        members = {join.node: connection for connection, join in self._joins.items()}
+        await super().close()
+        self.agent.run.conduct.closes(self.agent, cast("dict[str, SimulatedConnection]", members))
+
     def _do(self, step: Callable[[float], list[Action]]) -> None:
         contracts = self.agent.run.contracts
         if not self._is_closed and step != self._head.tick:
@@ -385,6 +391,12 @@ class Searching(Successor):
         self._agent.run.contracts.watch(self._agent, self._discovery, steps)
         looks = 12 + 2 * int(self._agent.run.scenario.lease_s)  # into the run directory each second, and at its turns
         self._agent.run.contracts.watch_ticks(self._agent, self._discovery, looks)
+        self._agent.run.searches.begins(self._agent, self._discovery)
+
+    def _act(self, action: DiscoveryAction) -> None:
+        if isinstance(action, Dial):
+            self._agent.run.searches.dials(self._agent, self._discovery, action)
+        super()._act(action)
 
     def _set_timer(self) -> None:
         super()._set_timer()

@@ -56,6 +56,7 @@ class Worker:
     shown: int = 0  # as many as the agent would read
     waits_since: float | None = None  # in such a call
     does_hang: bool = False  # only a signal ends it
+    awaits_others: bool = False  # in a collective, as its stack says
 
     def is_saving(self, now: float) -> bool:
         """Whether it is in a block of `saving`."""
@@ -78,6 +79,9 @@ class Workers:
         self.store_port = 1000 * (agent.number + 1) + 500 * agent.start_number
         self.served: tuple[int, int] | None = None  # attempt and port of the store that is served here
         self.has_next_unkillable = False
+        self.waiting: frozenset[int] = (
+            frozenset()
+        )  # ranks that waited for others, by the stacks that were taken at last
         self.started = 0.0
         self.start_method = "fork"
         self._starting: asyncio.Task[None] | None = None
@@ -102,6 +106,7 @@ class Workers:
         self._interrupt_saves()
         self._sent = None
         self._hurry.clear()
+        self.waiting = frozenset()
         self.assign = assign
         if assign.notice is not None:
             self._notice = (assign.attempt, 1)
@@ -163,6 +168,8 @@ class Workers:
     ) -> tuple[int, ...]:
         self._stop_asked.set()
         self._interrupt_saves()
+        if takes_stacks and not manner.hardness:
+            self.waiting = frozenset(worker.rank for worker in self.alive.values() if worker.awaits_others)
         if self._starting is not None:
             await asyncio.gather(self._starting, return_exceptions=True)
         self._spares_savers |= manner is StopManner.LOSS

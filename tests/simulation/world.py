@@ -46,6 +46,7 @@ from tests.simulation.rules import BrokenRuleError, Rules
 from tests.simulation.saves import Saves
 from tests.simulation.scenario import JOINS, POINT, Fault, Scenario
 from tests.simulation.scheduler import ENDS, JobScheduler
+from tests.simulation.searches import Searches
 from tests.simulation.silent_ends import SilentEnds
 from tests.simulation.states import StatesSeen
 from tests.simulation.taken import Taken
@@ -98,6 +99,7 @@ class SimulatedRun:
         self.promptness = Promptness(self)
         self.silent_ends = SilentEnds(self)
         self.polls = Polls(self)
+        self.searches = Searches(self)
         self.states = StatesSeen(self)
         self.kept = Kept(self)
         self.requested = Requested(self)

@@ -14,6 +14,7 @@ from hpc_elastic.rundir.records import (
     Candidate,
     Endpoint,
     NodeResult,
+    RootCause,
     RunResultRecord,
     WorkerState,
     World,
@@ -29,6 +30,8 @@ MOST_NAMED = 64  # successors, and as many spares, in a claim
 PIDS = 100  # the process id of rank 0; the others follow
 SOON_S = 0.001  # a time is written as its text is made
 ALONE = "restart_role"
+LOST = ("node_lost", "agent_lost")  # classes of causes
+OF_NODES = (*LOST, "unkillable")
 
 
 def in_turn(nodes: list[str]) -> list[str]:
@@ -76,6 +79,31 @@ class Written:
         self._check_spares(head, what, world)
         self._check_candidates(head, what, claim, world)
         self._check_lost(what, claim, before)
+        if claim.root_cause is not None and before is not None:
+            self._check_places(what, claim.root_cause, before.attempt)
+            self._check_absent(what, claim.root_cause, claim, before)
+
+    def _check_places(self, what: str, cause: RootCause, latest: int) -> None:
+        """A cause is about one node, or about several, or about none; and what is about a node names it."""
+        named = (cause.node,) if cause.node else cause.nodes
+        told = f"{what} names the node {cause.node!r} and the nodes {cause.nodes} as the cause ({cause.failure_class})"
+        is_so = not (cause.node and cause.nodes) and len(cause.nodes) != 1 and len({*named}) == len(named)
+        require(is_so and {*named} <= {*self._run.scenario.names}, told)
+        require(bool(named) or cause.failure_class not in OF_NODES, told)
+        is_said = cause.failure_class not in OF_NODES or all(node in cause.line for node in named)
+        require(is_said, f"{told}, and says {cause.line!r}")
+        require(0 < cause.attempt <= latest + 1, f"{told}, in attempt {cause.attempt} of {latest}")
+        places = {rank.rank: rank.node for rank in self._run.disk.worlds[min(cause.attempt, latest)].ranks}
+        require(cause.rank is None or cause.node == places.get(cause.rank), f"{told}, and rank {cause.rank}")
+
+    def _check_absent(self, what: str, cause: RootCause, claim: AttemptClaim, before: AttemptClaim) -> None:
+        """A new head names all whom it has lost with the one before, for none of them came."""
+        if cause.failure_class not in LOST or claim.head == before.head or claim.allocation != before.allocation:
+            return
+        spares = {spare.node for spare in self._run.disk.worlds[claim.attempt].spares}
+        gone = {*before.members} - {*claim.members} - spares
+        named = {cause.node, *cause.nodes}
+        require(gone <= named, f"{what} is without {sorted(gone)}, and names {sorted(named)} as the cause")
 
     def _check_nodes(self, head: Agent, what: str, world: World) -> None:
         first, places = 0, []
@@ -189,6 +217,8 @@ class Written:
         if claim is not None and not run.earlier:
             require(result.attempts <= claim.attempt, f"{what} is of attempt {result.attempts}, of {claim.attempt}")
         cause = result.root_cause
+        if cause is not None and claim is not None:
+            self._check_places(what, cause, claim.attempt)
         is_about_failure = run.silent_ends.is_of_failure(result.reason)
         require(not is_about_failure or cause is not None, f"{what} names no cause")
         if cause is not None and is_about_failure:

@@ -1,0 +1,166 @@
+"""How an agent without a head asks others: how soon again, how long it waits for each, and nobody is forgotten.
+
+All is of the time since the search has read of another claim, for then it begins anew. What one round asks is not known
+here; but a node that is asked twice in a row is the only one of its round, and who is asked again and again is not the
+only one that lives.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from tests.simulation.rules import require
+
+if TYPE_CHECKING:
+    from hpc_elastic.membership.discovery import Dial, HeadDiscovery
+    from hpc_elastic.membership.succession import Records
+    from tests.simulation.agent import Agent
+    from tests.simulation.world import SimulatedRun
+
+FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.05, 0.5  # between two rounds; each is twice as long as the one before
+ANSWERS_WITHIN_S, LONGEST_ANSWER_S = 0.5, 4.0  # of who is asked; the time doubles after each four rounds
+ROUNDS_OF_DEAD = 4  # of which a member asks the agent of a dead head in one
+LATE_S = 0.02  # of timers, and of a clock that runs apart from the simulation's
+OFTEN = 2  # others may be asked so often while one that answers is not, for those that come before it may be back
+
+
+@dataclass
+class _Asked:
+    node: str
+    at: float
+    ended_at: float | None = None
+    is_silent: bool = False
+
+
+@dataclass
+class _Search:
+    """Since the latest claim was read."""
+
+    began: float = 0.0
+    records: Records | None = None
+    asked: list[_Asked] = field(default_factory=list)
+    named: set[str] = field(default_factory=set)  # nodes that others have named as their heads
+
+    @property
+    def head(self) -> str:
+        return self.records.claim.head if self.records is not None and self.records.claim is not None else ""
+
+    @property
+    def members(self) -> tuple[str, ...]:
+        return self.records.claim.members if self.records is not None and self.records.claim is not None else ()
+
+
+class Searches:
+    """Of one run. Every method raises BrokenRuleError."""
+
+    def __init__(self, run: SimulatedRun) -> None:
+        self._run = run
+        self._of: dict[int, _Search] = {}
+        self._kept: list[HeadDiscovery] = []  # so that no two have one id
+        self._are_late = any(fault.what == "late" for fault in run.scenario.faults)
+
+    def begins(self, agent: Agent, discovery: HeadDiscovery) -> None:
+        """An agent begins to search for a head."""
+        self._kept.append(discovery)
+        self._of[id(discovery)] = _Search(agent.now)
+        self._wrap(discovery, "read", lambda records, now: self._reads(discovery, records, now))
+        self._wrap(discovery, "superseded", lambda now: self._forgets(discovery))
+        self._wrap(discovery, "not_answered", lambda now, **how: self._is_over(discovery, now, **how))
+
+    def _wrap(self, discovery: HeadDiscovery, name: str, note: Callable[..., None]) -> None:
+        shipped = getattr(discovery, name)
+
+        def noting(*arguments: Any, **more: Any) -> Any:
+            note(*arguments, **more)
+            return shipped(*arguments, **more)
+
+        setattr(discovery, name, noting)
+
+    def _reads(self, discovery: HeadDiscovery, records: Records, now: float) -> None:
+        search = self._of[id(discovery)]
+        before, search.records = search.records, records
+        if before is None or (before.first, before.claim) != (records.first, records.claim):
+            self._of[id(discovery)] = _Search(now, records)
+
+    def _forgets(self, discovery: HeadDiscovery) -> None:
+        """It reads all again, for another agent was quicker to claim."""
+        self._of[id(discovery)].records = None
+
+    def _is_over(
+        self, discovery: HeadDiscovery, now: float, *, is_silent: bool = False, elsewhere: Any = None, **_: object
+    ) -> None:
+        search = self._of[id(discovery)]
+        if search.asked:
+            search.asked[-1].ended_at, search.asked[-1].is_silent = now, is_silent
+        else:  # the question was asked before that claim was read, and nobody else was asked meanwhile
+            search.began = now
+        if elsewhere is not None:
+            search.named.add(elsewhere.node)
+
+    def dials(self, agent: Agent, discovery: HeadDiscovery, dial: Dial) -> None:
+        """An agent asks another one whether it is head."""
+        search, now = self._of[id(discovery)], agent.now
+        if search.asked and not search.named and not (agent.process.has_ever_frozen or self._are_late):
+            self._check_pause(agent, discovery, search, dial)
+            self._check_order(agent, search, dial.node)
+            self._check_silent(agent, search, dial.node)
+        search.asked.append(_Asked(dial.node, now))
+
+    def _check_pause(self, agent: Agent, discovery: HeadDiscovery, search: _Search, dial: Dial) -> None:
+        """Who asks one node alone waits twice as long before each round, up to half a second."""
+        asked, last = search.asked, search.asked[-1]
+        if {each.node for each in asked} != {dial.node} or last.ended_at is None:
+            return
+        # Where the lost head is the only one to be asked, the first round is an empty one.
+        round_ = len(asked) + (asked[0].at >= search.began + LONGEST_PAUSE_S - LATE_S)
+        if (more := self._rounds_between(agent, discovery, search, dial.node)) is None:
+            return
+        round_ += (len(asked) - 1) * more
+        pause_s = min(LONGEST_PAUSE_S, FIRST_PAUSE_S * 2 ** (round_ - 1))
+        due = max(last.at + pause_s, last.ended_at) + more * LONGEST_PAUSE_S
+        what = f"{agent.name} asks {dial.node} again after {agent.now - last.at:.3f} s"
+        is_so = due - LATE_S <= agent.now <= due + LATE_S
+        require(is_so, f"{what}, not {due - last.at:.3f} s, in round {round_ + 1 + more}")
+        within_s = min(LONGEST_ANSWER_S, ANSWERS_WITHIN_S * 2 ** ((round_ + more) // 4))
+        require(dial.within_s == within_s, f"{what}, and waits for {dial.within_s} s, not {within_s} s")
+
+    def _rounds_between(self, agent: Agent, discovery: HeadDiscovery, search: _Search, node: str) -> int | None:
+        """How many rounds pass without a question to the only node that is asked; None: that is not known."""
+        records, lost = search.records, discovery._lost
+        if records is None or records.claim is None:
+            return 0
+        if records.claim.head != node or lost.node != node:
+            return 0 if records.claim.head != node else None
+        return (ROUNDS_OF_DEAD - 1) * (lost.is_dead and agent.name in records.claim.members)
+
+    def _check_order(self, agent: Agent, search: _Search, node: str) -> None:
+        """Nobody that was asked once is passed over for long: who gives an answer is asked in each round."""
+        last: dict[str, int] = {each.node: number for number, each in enumerate(search.asked)}
+        silent = sum(search.asked[number].is_silent for number in last.values())
+        for other, number in last.items():
+            if other in (node, search.head):
+                continue
+            since = Counter(each.node for each in search.asked[number + 1 :])[node] + 1
+            most = OFTEN + (silent if search.asked[number].is_silent else 0)
+            require(since <= most, f"{agent.name} asks {node} {since} times, and {other} not once meanwhile")
+
+    def _check_silent(self, agent: Agent, search: _Search, node: str) -> None:
+        """Of those that gave no answer one is asked in a round, of members and of spares: each costs its time."""
+        last: dict[str, _Asked] = {}
+        again: dict[str, set[str]] = {}  # by who gives answers, since it was asked: whom else again, who gave none
+        for asked in (*search.asked, _Asked(node, agent.now)):
+            before = last.get(asked.node)
+            if before is not None and before.is_silent and asked.node != search.head:
+                for others in again.values():
+                    others.add(asked.node)
+            last[asked.node] = asked
+            again.pop(asked.node, None)
+            if asked.ended_at is not None and not asked.is_silent and asked.node != search.head:
+                again[asked.node] = set()
+        most = 1 if agent.name in search.members else 2
+        for other, names in again.items():
+            what = f"{agent.name} asks {sorted(names)} again, which gave no answer, before it asks {other} again"
+            require(len(names) <= most, what)
