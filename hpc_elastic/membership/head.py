@@ -566,7 +566,12 @@ class Head:
     def _after_stop(self, now: float) -> list[Action]:
         settled = self._judge.settles(self._tally, now)
         told = [] if settled is None else announcement(settled, self.attempt)
-        return [*told, *self._judge.blames(), *self._carry_out(now)]
+        told += self._judge.blames()
+        decision = self._judge.verdict.decision
+        if self.phase is HeadPhase.STOPPING and decision is not None and any(self._stopping()):
+            # The cause concerns more than the roles that were stopped: the run ends, or a node loses its place.
+            return [*told, *self._stop(decision, now)]
+        return [*told, *self._carry_out(now)]
 
     def _carry_out(self, now: float) -> list[Action]:
         """Carry out the decision that stands, now that no worker is left that it is about."""

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from hpc_elastic.errors import ExitCode
+from hpc_elastic.failures.classes import FailureClass
 from hpc_elastic.membership.actions import Action, Log, Note
 from hpc_elastic.membership.decisions import History
 from hpc_elastic.membership.messages import Assign, Finished, Stop, StopManner
@@ -15,7 +16,17 @@ from hpc_elastic.membership.phases import HeadPhase
 from hpc_elastic.membership.ranks import NodeLimits, assign_worker_ranks, find_swaps
 from hpc_elastic.rundir.records import SetAside
 from hpc_elastic.rundir.states import RunState
-from tests.membership.script import HeadScript, a_restart_plan, a_seat, of_kind, sent, the_cause, the_claim, the_result
+from tests.membership.script import (
+    HeadScript,
+    a_failure,
+    a_restart_plan,
+    a_seat,
+    of_kind,
+    sent,
+    the_cause,
+    the_claim,
+    the_result,
+)
 
 TRAINER, READER, WATCHER = "trainer", "reader", "watcher"
 
@@ -148,6 +159,36 @@ def test_a_failure_during_the_pause_before_another_ones_restart_is_the_cause_of_
     result = the_result(script.stopped(1))
     assert (result.reason, result.root_cause.node if result.root_cause else "") == ("restarts_used_up", "node1")
     assert result.cause.startswith("rank 2 on node1 ")
+
+
+def test_a_run_that_ends_for_one_role_stops_the_others_before_its_result_is_written() -> None:
+    script = two_roles(restart=a_restart_plan(no_progress_limit=1))
+    script.head.progress_seen("as before")
+    assert list(sent(script.fail(2), Stop)) == ["node2", "node3"]
+    script.stopped(2)
+    assert list(sent(script.stopped(3), Stop)) == ["node0", "node1"], "the cause is known, and ends the run"
+    assert script.stopped(0) == []
+    assert the_cause(script.stopped(1)) == ("no_progress", ExitCode.NO_PROGRESS)
+
+
+def test_a_node_that_is_to_blame_loses_its_place_when_all_roles_are_stopped() -> None:
+    script = HeadScript(
+        5,
+        min_nodes=4,
+        max_nodes=4,
+        roles={0: TRAINER, 1: TRAINER, 2: READER, 3: READER, 4: READER},
+        restarts={READER: "restart_role"},
+        role_nodes={TRAINER: 2, READER: 2},
+    )
+    script.run()
+    failure = a_failure(4, node="node2", role=READER, failure_class=FailureClass.CUDA_HARDWARE.value)
+    assert list(sent(script.report(2, failure), Stop)) == ["node2", "node3"]
+    script.stopped(2, failure)
+    assert list(sent(script.stopped(3), Stop)) == ["node0", "node1"]
+    script.stopped(0)
+    claim = the_claim(script.stopped(1)).claim
+    assert (claim.roles, claim.members) == ((TRAINER, READER), ("node0", "node1", "node4", "node3"))
+    assert claim.spend.restarts == 1
 
 
 def test_the_budget_is_one_for_all_roles() -> None:
