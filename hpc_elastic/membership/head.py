@@ -492,7 +492,7 @@ class Head:
         if isinstance(message, (messages.Failed, messages.Broken)):
             return self._observe(seen_in(member, message), now)
         if isinstance(message, messages.Ended):
-            self._barriers.ended(now)
+            self._barriers.ended(member.role, now)
         if self.phase is not HeadPhase.RUNNING:
             return []
         if isinstance(message, messages.Finished) and not any(self._roster.unfinished.of()):

@@ -387,6 +387,36 @@ def test_exit_timeout_counts_anew_after_a_restart() -> None:
     assert not sent(script.pass_time(100), Stop)
 
 
+def test_exit_timeout_counts_on_for_a_role_that_runs_on_while_another_one_restarts() -> None:
+    script = two_roles(trainer="restart_role", exit_timeout_s=50)
+    script.end(2)
+    script.pass_time(40)
+    script.fail(0)
+    script.stopped(0)
+    script.stopped(1)
+    script.claimed()
+    assert not sent(script.pass_time(9), Stop)
+    assert sent(script.pass_time(2), Stop)
+    for node in range(3):
+        script.stopped(node)
+    result = the_result(script.stopped(3))
+    assert result.reason == "exit_timeout"
+    assert "node2, node3 still ran" in result.cause, "the trainers have not had their time"
+
+
+def test_ranks_that_start_again_have_exit_timeout_from_then_on() -> None:
+    script = two_roles(trainer="restart_role", exit_timeout_s=50)
+    script.finish(2)
+    script.finish(3)
+    script.pass_time(40)
+    script.fail(0)
+    script.stopped(0)
+    script.stopped(1)
+    script.claimed()
+    assert not sent(script.pass_time(49), Stop)
+    assert sent(script.pass_time(2), Stop)
+
+
 def test_a_role_that_is_ignored_does_not_outlast_exit_timeout_and_the_run_succeeds() -> None:
     script = two_roles(reader="ignore", exit_timeout_s=50)
     for node in range(4):
