@@ -16,6 +16,7 @@ the other roles run on in their own, older attempt; each member's reports are co
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 from hpc_elastic.errors import ExitCode
 from hpc_elastic.failures.classes import Blame, blame_of
@@ -521,6 +522,8 @@ class Head:
             return self._after_stop(now)
         failure = self._judge.observed
         told = announcement(standing, self.attempt) if failure is None else observation_note(failure, self.attempt)
+        if seen.trigger is Trigger.STATE_MISSING and isinstance(standing, RestartWorkers):
+            told = announcement(replace(standing, reason=decision.reason), self.attempt)
         # While a claim is under way, `claimed` carries the decision out.
         return told if self.phase is HeadPhase.CLAIMING else told + self._stop(standing, now)
 

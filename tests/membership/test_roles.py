@@ -11,10 +11,11 @@ from hpc_elastic.errors import ExitCode
 from hpc_elastic.failures.classes import FailureClass
 from hpc_elastic.membership.actions import Action, Log, Note
 from hpc_elastic.membership.decisions import History
-from hpc_elastic.membership.messages import Assign, Finished, Stop, StopManner
+from hpc_elastic.membership.messages import Assign, Broken, Finished, Stop, StopManner
 from hpc_elastic.membership.phases import HeadPhase
 from hpc_elastic.membership.ranks import NodeLimits, assign_worker_ranks, find_swaps
 from hpc_elastic.rundir.records import SetAside
+from hpc_elastic.rundir.state_records import StateVersion
 from hpc_elastic.rundir.states import RunState
 from tests.membership.script import (
     HeadScript,
@@ -29,6 +30,7 @@ from tests.membership.script import (
 )
 
 TRAINER, READER, WATCHER = "trainer", "reader", "watcher"
+A_DAMAGED_STATE = Broken(attempt=1, reason="the file is damaged", state=StateVersion(attempt=1, step=7))
 
 
 def two_roles(trainer: str = "restart_all", reader: str = "restart_role", **options: object) -> HeadScript:
@@ -189,6 +191,33 @@ def test_a_node_that_is_to_blame_loses_its_place_when_all_roles_are_stopped() ->
     claim = the_claim(script.stopped(1)).claim
     assert (claim.roles, claim.members) == ((TRAINER, READER), ("node0", "node1", "node4", "node3"))
     assert claim.spend.restarts == 1
+
+
+def test_a_state_that_cannot_be_loaded_restarts_only_the_role_that_was_to_begin_with_it() -> None:
+    script = two_roles()
+    script.finish(0)
+    script.finish(1)
+    assert list(sent(script.say(3, A_DAMAGED_STATE), Stop)) == ["node2", "node3"]
+    script.stopped(2)
+    claim = the_claim(script.stopped(3)).claim
+    assert (claim.roles, claim.spend.restarts) == ((READER,), 0)
+
+
+def test_a_state_that_cannot_be_loaded_while_another_role_is_stopped_leaves_that_ones_failure_paid_for() -> None:
+    script = two_roles(trainer="restart_role", restart=a_restart_plan(first_s=5))
+    script.fail(0)
+    added = script.say(3, A_DAMAGED_STATE)
+    assert sorted(sent(added, Stop)) == ["node0", "node1", "node2", "node3"]
+    assert [log.text for log in of_kind(added, Log)] == [
+        "attempt 1: node3: the file is damaged; restarting the ranks of reader and trainer"
+    ]
+    for node in range(4):
+        script.stopped(node)
+    assert script.head.phase is HeadPhase.PAUSING
+    claim = the_claim(script.pass_time(10)).claim
+    assert (claim.roles, claim.spend.restarts) == ((TRAINER, READER), 1)
+    assert claim.reason == "rank 0 on node0 failed with exit code 1: ValueError: no"
+    assert claim.root_cause is not None
 
 
 def test_the_budget_is_one_for_all_roles() -> None:
