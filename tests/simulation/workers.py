@@ -74,6 +74,7 @@ class Workers:
         self._agent = agent
         self._run = agent.run
         self.alive: dict[int, Worker] = {}  # by local rank
+        self._pids: dict[str, int] = {}  # of the latest attempt, also of those that have ended
         self.assign: Assign | None = None
         self.store_port = 1000 * (agent.number + 1) + 500 * agent.start_number
         self.served: tuple[int, int] | None = None  # attempt and port of the store that is served here
@@ -100,6 +101,7 @@ class Workers:
     async def initialize_workers(self, assign: Assign) -> None:
         self._stop_asked.clear()
         self._interrupt_saves()
+        self._pids = {}
         self._sent = None
         self._hurry.clear()
         self.assign = assign
@@ -150,6 +152,7 @@ class Workers:
             worker.save_s = self._run.scenario.save_s
             worker.saves_first = now + self._dice("saves", assign.attempt, local_rank).uniform(0, SAVES_EVERY_S)
             self.alive[local_rank] = worker
+            self._pids[str(rank)] = 100 + rank
             self._draw_fate(worker)
             self.states.work(worker, self._dice("saves", assign.attempt, local_rank))
             if self._run.polls.are_played:
@@ -235,7 +238,7 @@ class Workers:
         return self.states.verify()
 
     def pids(self) -> dict[str, int]:
-        return {str(worker.rank): 100 + worker.rank for worker in self.alive.values()}
+        return dict(self._pids)
 
     def orders(self) -> list[WorkerOrder]:
         assert self.assign is not None
