@@ -72,7 +72,8 @@ class Policy:
         if observation.trigger is Trigger.ENDED_SILENTLY:
             return self._start_after_silent_ends(history, observation)
         if (uncharged := _restart_uncharged(history, observation, now)) is not None:
-            return uncharged
+            is_about_state = observation.trigger is Trigger.STATE_MISSING
+            return replace(uncharged, roles=self._roles_beside(observation.role)) if is_about_state else uncharged
         if observation.trigger is Trigger.EXIT_TIMEOUT and self.after_exit_timeout == "succeed":
             return _succeed_without_the_rest()
         return _finish(observation)
@@ -92,6 +93,14 @@ class Policy:
     def _is_alone_with_ignored(self, role: str | None) -> bool:
         """Return whether the store on this role's nodes serves only roles whose failures are ignored."""
         return role is not None and self.roles.get(role) == "ignore" and "restart_all" not in self.roles.values()
+
+    def _roles_beside(self, role: str | None) -> frozenset[str] | None:
+        """Return the roles that start again with this one, where it has to: those of its store; None for all."""
+        if role is not None and self.roles.get(role) == "restart_role":
+            return frozenset({role})
+        if self._is_alone_with_ignored(role):
+            return frozenset(each for each, restart in self.roles.items() if restart == "ignore")
+        return None
 
     def _go_on_without(self, history: History, observation: Observation, now: float) -> Decision:
         """Decide on a node loss: all roles restart, no restart is spent; the head counts the loss when it claims."""
@@ -114,9 +123,8 @@ class Policy:
         if observation.is_settled and after.same_failures >= self.restart.no_progress_limit:
             cause = f"{what}; the same failure came {after.same_failures} times with no progress in between"
             return _failed("no_progress", ExitCode.NO_PROGRESS, cause)
-        is_alone = observation.role is not None and self.roles.get(observation.role) == "restart_role"
         return RestartWorkers(
-            roles=frozenset({observation.role}) if is_alone and observation.role else None,
+            roles=self._roles_beside(observation.role),
             at=now + self.backoff_s(used),
             manner=StopManner.RESTART,
             reason=what,

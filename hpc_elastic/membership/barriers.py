@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from hpc_elastic.membership.roster import Roster, RosterEntry, name_some
+from hpc_elastic.membership.roster import Roster, name_some
 from hpc_elastic.membership.rounds import HeadSettings
 
 NEVER = float("inf")
@@ -21,7 +21,7 @@ class Barrier:
         what: what the nodes have to do, as in "to end its part".
     """
 
-    __slots__ = ("_deadline", "_say_at", "_since", "_what")
+    __slots__ = ("_say_at", "_since", "_what")
 
     def __init__(self, what: str) -> None:
         self._what = what
@@ -29,13 +29,12 @@ class Barrier:
 
     def clear(self) -> None:
         """End the wait."""
-        self._since = self._say_at = self._deadline = NEVER
+        self._since = self._say_at = NEVER
 
-    def begin(self, now: float, bound_s: float | None = None) -> None:
-        """Begin the wait, unless it has begun; it is bounded if `bound_s` is given."""
+    def begin(self, now: float, since: float) -> None:
+        """Begin the wait, which counts from `since`, unless it has begun."""
         if self._since == NEVER:
-            self._since, self._say_at = now, now + SAY_WAITING_EVERY_S
-            self._deadline = NEVER if bound_s is None else now + bound_s
+            self._since, self._say_at = since, now + SAY_WAITING_EVERY_S
 
     @property
     def is_on(self) -> bool:
@@ -44,40 +43,42 @@ class Barrier:
 
     def next_tick(self) -> float:
         """Return when to ask again at the latest, in monotonic seconds."""
-        return min(self._say_at, self._deadline)
-
-    def is_over(self, now: float) -> bool:
-        """Return whether the bound of the wait is reached."""
-        return now >= self._deadline
+        return self._say_at
 
     def waited_s(self, now: float) -> float:
         """Return how long the wait has lasted, in seconds; 0 before it began."""
         return max(0.0, now - self._since)
 
-    def reminder(self, now: float, waiting: Iterable[str]) -> str | None:
-        """Return, every 30 s, a line with the nodes that the others wait for; else None."""
+    def reminder(self, now: float, waiting: Iterable[str], deadline: float = NEVER) -> str | None:
+        """Return, every 30 s, a line with the nodes that the others wait for, until `deadline`; else None."""
         if now < self._say_at:
             return None
         self._say_at = now + SAY_WAITING_EVERY_S
-        left = "" if self._deadline == NEVER else f"; {max(0.0, self._deadline - now):.0f} s left"
+        left = "" if deadline == NEVER else f"; {max(0.0, deadline - now):.0f} s left"
         return f"waiting {self.waited_s(now):.0f} s for {name_some(tuple(waiting))} {self._what}{left}"
 
 
 class Barriers:
     """The two barriers of one world after the other.
 
+    The time that ranks have after the first one has exited 0 goes on while another role restarts by itself; ranks that
+    start then have it from their start.
+
     Args:
         roster: the members, and whether the workers of each have started and ended.
         settings: how long the other ranks may run once one has exited 0, and whose failures are ignored.
     """
 
-    __slots__ = ("_ends", "_roster", "_settings", "_starts")
+    __slots__ = ("_attempts", "_began", "_ended", "_ends", "_roster", "_settings", "_starts")
 
     def __init__(self, roster: Roster, settings: HeadSettings) -> None:
         self._roster = roster
         self._settings = settings
         self._starts = Barrier("to start its workers")
         self._ends = Barrier("to end its part")
+        self._attempts: dict[str, int] = {}  # by role, what its workers belong to
+        self._began: dict[str, float] = {}  # by role, when that attempt was opened
+        self._ended: dict[str, float] = {}  # by role that counts, when its first rank exited 0 in it
 
     def clear(self) -> None:
         """End both waits."""
@@ -87,18 +88,26 @@ class Barriers:
     def begin(self, now: float) -> None:
         """Begin the waits of a world; members in a role that runs on may have ended before."""
         self.clear()
-        self._starts.begin(now)
-        self.ended(now)
+        self._starts.begin(now, now)
+        attempts = {member.role: member.attempt for member in self._roster.in_world()}
+        run_on = {role for role, attempt in attempts.items() if self._attempts.get(role) == attempt}
+        self._attempts = attempts
+        self._began = {role: self._began[role] if role in run_on else now for role in attempts}
+        self._ended = {role: at for role, at in self._ended.items() if role in run_on}
+        self._await_ends(now)
 
-    def ended(self, now: float) -> None:
-        """Begin the exit barrier if a rank has exited 0.
+    def ended(self, role: str, now: float) -> None:
+        """Begin the exit barrier, unless it has begun, because a rank of this role has exited 0.
 
         A rank in a role whose failures are ignored does not begin it: its end says nothing about the other ranks.
         """
-        if self._ends.is_on:
-            return
-        if any(member.has_ended and not self._is_ignored(member) for member in self._roster.in_world()):
-            self._ends.begin(now, self._settings.exit_timeout_s)
+        if not self._is_ignored(role):
+            self._ended.setdefault(role, now)
+            self._await_ends(now)
+
+    def _await_ends(self, now: float) -> None:
+        if self._ended:
+            self._ends.begin(now, min(self._ended.values()))
 
     def started(self, now: float) -> str | None:
         """Return, once, the line which says that every rank has its process; else None.
@@ -116,13 +125,13 @@ class Barriers:
 
     def next_tick(self) -> float:
         """Return when to ask again at the latest, in monotonic seconds."""
-        return min(self._starts.next_tick(), self._ends.next_tick())
+        return min(self._starts.next_tick(), self._ends.next_tick(), self._deadline())
 
     def reminders(self, now: float) -> list[str]:
         """Return, every 30 s, the lines with the nodes that the others wait for."""
         starting = (member.node for member in self._roster.starting.of())
         running = (member.node for member in self._roster.unfinished.of())
-        said = (self._starts.reminder(now, starting), self._ends.reminder(now, running))
+        said = (self._starts.reminder(now, starting), self._ends.reminder(now, running, self._deadline()))
         return [text for text in said if text is not None]
 
     def overdue(self, now: float) -> tuple[str, ...] | None:
@@ -130,10 +139,30 @@ class Barriers:
 
         Ranks of a role whose failures are ignored are not among them: the end of the run stops those.
         """
-        if not self._ends.is_over(now):
+        if now < self._deadline():
             return None
-        running = self._roster.unfinished.of()
-        return tuple(member.node for member in running if not self._is_ignored(member))
+        late = [role for role in self._running() if now >= self._ends_by(role)]
+        return tuple(member.node for member in self._roster.unfinished.of(late)) if late else ()
 
-    def _is_ignored(self, member: RosterEntry) -> bool:
-        return self._settings.restarts.get(member.role) == "ignore"
+    def _running(self) -> list[str]:
+        """Return the roles that count and of which not every rank has ended."""
+        return [role for role in self._roster.unfinished.roles() if not self._is_ignored(role)]
+
+    def _deadline(self) -> float:
+        """Return when the wait for the end of the ranks is over, in monotonic seconds.
+
+        If only ranks of ignored roles run, they have as long as those that started last.
+        """
+        if not self._ends.is_on:
+            return NEVER
+        if running := self._running():
+            return min(map(self._ends_by, running))
+        return max(map(self._ends_by, self._began))
+
+    def _ends_by(self, role: str) -> float:
+        """Return until when the ranks of a role may run, in monotonic seconds."""
+        bound_s = self._settings.exit_timeout_s
+        return NEVER if bound_s is None else max(min(self._ended.values()), self._began[role]) + bound_s
+
+    def _is_ignored(self, role: str) -> bool:
+        return self._settings.restarts.get(role) == "ignore"

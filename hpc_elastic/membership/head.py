@@ -16,6 +16,7 @@ the other roles run on in their own, older attempt; each member's reports are co
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 from hpc_elastic.errors import ExitCode
 from hpc_elastic.failures.classes import Blame, blame_of
@@ -492,7 +493,7 @@ class Head:
         if isinstance(message, (messages.Failed, messages.Broken)):
             return self._observe(seen_in(member, message), now)
         if isinstance(message, messages.Ended):
-            self._barriers.ended(now)
+            self._barriers.ended(member.role, now)
         if self.phase is not HeadPhase.RUNNING:
             return []
         if isinstance(message, messages.Finished) and not any(self._roster.unfinished.of()):
@@ -521,6 +522,8 @@ class Head:
             return self._after_stop(now)
         failure = self._judge.observed
         told = announcement(standing, self.attempt) if failure is None else observation_note(failure, self.attempt)
+        if seen.trigger is Trigger.STATE_MISSING and isinstance(standing, RestartWorkers):
+            told = announcement(replace(standing, reason=decision.reason), self.attempt)
         # While a claim is under way, `claimed` carries the decision out.
         return told if self.phase is HeadPhase.CLAIMING else told + self._stop(standing, now)
 
@@ -566,7 +569,12 @@ class Head:
     def _after_stop(self, now: float) -> list[Action]:
         settled = self._judge.settles(self._tally, now)
         told = [] if settled is None else announcement(settled, self.attempt)
-        return [*told, *self._judge.blames(), *self._carry_out(now)]
+        told += self._judge.blames()
+        decision = self._judge.verdict.decision
+        if self.phase is HeadPhase.STOPPING and decision is not None and any(self._stopping()):
+            # The cause concerns more than the roles that were stopped: the run ends, or a node loses its place.
+            return [*told, *self._stop(decision, now)]
+        return [*told, *self._carry_out(now)]
 
     def _carry_out(self, now: float) -> list[Action]:
         """Carry out the decision that stands, now that no worker is left that it is about."""

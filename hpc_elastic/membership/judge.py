@@ -167,9 +167,17 @@ class Judge:
         return decision.exit_code in (ExitCode.NODE_LOST, ExitCode.NODES_MISSING)
 
     def takes(self, seen: Seen, decision: Decision) -> RestartWorkers | Finish | None:
-        """Take in a decision about an event; return the decision that stands now, None if nothing changes."""
+        """Take in a decision about an event; return the decision that stands now, None if nothing changes.
+
+        A state that is missing only adds roles to a restart that stands: the failure for which that is goes on to be
+        paid for, and to be waited for, and its cause is still to be settled.
+        """
+        before, is_added = self.verdict.decision, False
+        if isinstance(before, RestartWorkers) and isinstance(decision, RestartWorkers):
+            is_added = seen.trigger is Trigger.STATE_MISSING
+            decision = replace(before, roles=decision.roles) if is_added else decision
         standing = self.verdict.take(decision)
-        if standing is not None:
+        if standing is not None and not is_added:
             self._standing = seen
             world = self._members.world  # of the attempt that is being claimed, if one is
             self.root_cause = _cause_in(seen, standing, world.attempt if world else self.history.attempts)

@@ -70,6 +70,10 @@ class Awaited:
         for role in tuple(self._by_role) if roles is None else roles:
             self._by_role.pop(role, None)
 
+    def roles(self) -> list[str]:
+        """Return the roles of which members are waited for."""
+        return [role for role, members in self._by_role.items() if members]
+
     def of(self, roles: Collection[str] | None = None) -> Iterator[RosterEntry]:
         """Return the members that are waited for, in these roles or, for None, in all."""
         wanted = self._by_role if roles is None else sorted(roles)

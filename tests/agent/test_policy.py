@@ -367,6 +367,9 @@ ROLES = {"trainer": "restart_all", "reader": "restart_role", "watcher": "ignore"
         (Trigger.NODE_BROKEN, "trainer", None),
         (Trigger.NODE_BROKEN, "reader", frozenset({"reader"})),
         (Trigger.NODE_BROKEN, "watcher", None),  # its node may hold the store of the others
+        (Trigger.STATE_MISSING, "trainer", None),
+        (Trigger.STATE_MISSING, "reader", frozenset({"reader"})),
+        (Trigger.STATE_MISSING, "watcher", None),  # it starts with a new store, which the others share
     ],
 )
 def test_a_roles_policy_says_whose_workers_restart(trigger: Trigger, role: str, roles: frozenset[str] | None) -> None:
@@ -376,6 +379,14 @@ def test_a_roles_policy_says_whose_workers_restart(trigger: Trigger, role: str, 
     decision = policy.decide(History(), observation, now=0)
     assert isinstance(decision, RestartWorkers)
     assert decision.roles == roles
+
+
+def test_a_state_that_only_ignored_roles_lack_restarts_only_these() -> None:
+    roles = {"trainer": "restart_role", "watcher": "ignore", "recorder": "ignore"}
+    observation = Observation(trigger=Trigger.STATE_MISSING, attempt=1, role="watcher", nodes=("node1",), detail="gone")
+    decision = Policy(restart=a_restart_plan(), roles=roles).decide(History(), observation, now=0)
+    assert isinstance(decision, RestartWorkers)
+    assert decision.roles == {"watcher", "recorder"}
 
 
 @pytest.mark.parametrize("failure_class", ["exception", "signal", "start_failed"])

@@ -8,16 +8,29 @@ from typing import Any
 import pytest
 
 from hpc_elastic.errors import ExitCode
+from hpc_elastic.failures.classes import FailureClass
 from hpc_elastic.membership.actions import Action, Log, Note
 from hpc_elastic.membership.decisions import History
-from hpc_elastic.membership.messages import Assign, Finished, Stop, StopManner
+from hpc_elastic.membership.messages import Assign, Broken, Finished, Stop, StopManner
 from hpc_elastic.membership.phases import HeadPhase
 from hpc_elastic.membership.ranks import NodeLimits, assign_worker_ranks, find_swaps
 from hpc_elastic.rundir.records import SetAside
+from hpc_elastic.rundir.state_records import StateVersion
 from hpc_elastic.rundir.states import RunState
-from tests.membership.script import HeadScript, a_restart_plan, a_seat, of_kind, sent, the_cause, the_claim, the_result
+from tests.membership.script import (
+    HeadScript,
+    a_failure,
+    a_restart_plan,
+    a_seat,
+    of_kind,
+    sent,
+    the_cause,
+    the_claim,
+    the_result,
+)
 
 TRAINER, READER, WATCHER = "trainer", "reader", "watcher"
+A_DAMAGED_STATE = Broken(attempt=1, reason="the file is damaged", state=StateVersion(attempt=1, step=7))
 
 
 def two_roles(trainer: str = "restart_all", reader: str = "restart_role", **options: object) -> HeadScript:
@@ -148,6 +161,63 @@ def test_a_failure_during_the_pause_before_another_ones_restart_is_the_cause_of_
     result = the_result(script.stopped(1))
     assert (result.reason, result.root_cause.node if result.root_cause else "") == ("restarts_used_up", "node1")
     assert result.cause.startswith("rank 2 on node1 ")
+
+
+def test_a_run_that_ends_for_one_role_stops_the_others_before_its_result_is_written() -> None:
+    script = two_roles(restart=a_restart_plan(no_progress_limit=1))
+    script.head.progress_seen("as before")
+    assert list(sent(script.fail(2), Stop)) == ["node2", "node3"]
+    script.stopped(2)
+    assert list(sent(script.stopped(3), Stop)) == ["node0", "node1"], "the cause is known, and ends the run"
+    assert script.stopped(0) == []
+    assert the_cause(script.stopped(1)) == ("no_progress", ExitCode.NO_PROGRESS)
+
+
+def test_a_node_that_is_to_blame_loses_its_place_when_all_roles_are_stopped() -> None:
+    script = HeadScript(
+        5,
+        min_nodes=4,
+        max_nodes=4,
+        roles={0: TRAINER, 1: TRAINER, 2: READER, 3: READER, 4: READER},
+        restarts={READER: "restart_role"},
+        role_nodes={TRAINER: 2, READER: 2},
+    )
+    script.run()
+    failure = a_failure(4, node="node2", role=READER, failure_class=FailureClass.CUDA_HARDWARE.value)
+    assert list(sent(script.report(2, failure), Stop)) == ["node2", "node3"]
+    script.stopped(2, failure)
+    assert list(sent(script.stopped(3), Stop)) == ["node0", "node1"]
+    script.stopped(0)
+    claim = the_claim(script.stopped(1)).claim
+    assert (claim.roles, claim.members) == ((TRAINER, READER), ("node0", "node1", "node4", "node3"))
+    assert claim.spend.restarts == 1
+
+
+def test_a_state_that_cannot_be_loaded_restarts_only_the_role_that_was_to_begin_with_it() -> None:
+    script = two_roles()
+    script.finish(0)
+    script.finish(1)
+    assert list(sent(script.say(3, A_DAMAGED_STATE), Stop)) == ["node2", "node3"]
+    script.stopped(2)
+    claim = the_claim(script.stopped(3)).claim
+    assert (claim.roles, claim.spend.restarts) == ((READER,), 0)
+
+
+def test_a_state_that_cannot_be_loaded_while_another_role_is_stopped_leaves_that_ones_failure_paid_for() -> None:
+    script = two_roles(trainer="restart_role", restart=a_restart_plan(first_s=5))
+    script.fail(0)
+    added = script.say(3, A_DAMAGED_STATE)
+    assert sorted(sent(added, Stop)) == ["node0", "node1", "node2", "node3"]
+    assert [log.text for log in of_kind(added, Log)] == [
+        "attempt 1: node3: the file is damaged; restarting the ranks of reader and trainer"
+    ]
+    for node in range(4):
+        script.stopped(node)
+    assert script.head.phase is HeadPhase.PAUSING
+    claim = the_claim(script.pass_time(10)).claim
+    assert (claim.roles, claim.spend.restarts) == ((TRAINER, READER), 1)
+    assert claim.reason == "rank 0 on node0 failed with exit code 1: ValueError: no"
+    assert claim.root_cause is not None
 
 
 def test_the_budget_is_one_for_all_roles() -> None:
@@ -344,6 +414,36 @@ def test_exit_timeout_counts_anew_after_a_restart() -> None:
     script.start(0)
     script.start(1)
     assert not sent(script.pass_time(100), Stop)
+
+
+def test_exit_timeout_counts_on_for_a_role_that_runs_on_while_another_one_restarts() -> None:
+    script = two_roles(trainer="restart_role", exit_timeout_s=50)
+    script.end(2)
+    script.pass_time(40)
+    script.fail(0)
+    script.stopped(0)
+    script.stopped(1)
+    script.claimed()
+    assert not sent(script.pass_time(9), Stop)
+    assert sent(script.pass_time(2), Stop)
+    for node in range(3):
+        script.stopped(node)
+    result = the_result(script.stopped(3))
+    assert result.reason == "exit_timeout"
+    assert "node2, node3 still ran" in result.cause, "the trainers have not had their time"
+
+
+def test_ranks_that_start_again_have_exit_timeout_from_then_on() -> None:
+    script = two_roles(trainer="restart_role", exit_timeout_s=50)
+    script.finish(2)
+    script.finish(3)
+    script.pass_time(40)
+    script.fail(0)
+    script.stopped(0)
+    script.stopped(1)
+    script.claimed()
+    assert not sent(script.pass_time(49), Stop)
+    assert sent(script.pass_time(2), Stop)
 
 
 def test_a_role_that_is_ignored_does_not_outlast_exit_timeout_and_the_run_succeeds() -> None:

@@ -390,7 +390,8 @@ class Agent:
         """The member is about to hear its head."""
         if message.KIND != "echo":
             self.run.trace(self, message)
-        if self.headquarters is None:
+        # What a head says that was given up is no contact: it has no beat by which it could know of one.
+        if self.headquarters is None and not self.member._allegiance.is_headless:
             self.contact_at = self.run.clock.now
         self.run.reports.hears(self, message)
         self.run.limits.hears(self, message)

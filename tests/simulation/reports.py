@@ -121,7 +121,8 @@ class Reports:
 
     def has_heard(self, agent: Agent, message: Message) -> None:
         """A member has taken in what its head says, after what was due: a beat that was does not name this answer."""
-        if isinstance(message, messages.Echo):
+        # An answer of the head on its own node, from before it was given up, may come when that is joined again.
+        if isinstance(message, messages.Echo) and message.number <= self._beats.get(agent, 0):
             self._echoes[agent] = max(message.number, self._echoes.get(agent, 0))
 
     def connects(self, agent: Agent) -> None:

@@ -113,8 +113,10 @@ class Rules:
         incidents = witness.unanswered()
         require(bool(incidents), f"no failure explains attempt {claim.attempt}")
         before = run.disk.claims[max(run.disk.claims)]
-        # A quarter more or less comes to it, but it is never longer than a minute.
-        pause = min(60.0 / SPREAD, run.scenario.backoff_first_s * 2**before.spend.restarts)
+        # A quarter more or less comes to it, but it is never longer than a minute. What is not paid for waits for none:
+        # with the state that is damaged no further attempt begins.
+        is_free = claim.spend == before.spend and not all(incident.is_charged for incident in incidents)
+        pause = 0.0 if is_free else min(60.0 / SPREAD, run.scenario.backoff_first_s * 2**before.spend.restarts)
         waited = run.clock.now - min(incident.moment for incident in incidents)
         require(
             waited * (1 + DRIFT) >= pause - 1e-6,
@@ -216,7 +218,8 @@ class Rules:
         require(spent <= scenario.max_restarts, f"{spent} restarts of {scenario.max_restarts} are spent")
         require(spent >= paid, f"attempt {number} gets {paid - spent} restarts back")
         charges = [each.is_charged for each in witness.incidents if before and each.attempt == before.attempt]
-        is_free = bool(witness.kinds & LOSING) or (bool(charges) and not any(charges))
+        # What fails while the workers are stopped for a damaged state is answered by that restart, which costs nothing.
+        is_free = bool(witness.kinds & LOSING) or not all(charges)
         require(spent > paid or not before or is_free, f"attempt {number} is not paid for")
         failures = len(witness.keys())
         require(spent <= failures, f"{spent} restarts are spent for {failures} failures")
@@ -240,10 +243,13 @@ class Rules:
         )
 
     def _is_cut_off(self, node: str, head: str) -> bool:
-        """Whether a successor lacked this node lately: it may be with the old head, and has had one all the time."""
+        """Whether a successor lacked this node lately: it may be with the old head, and has had one all the time.
+
+        One that stands still does not know yet that it has lost its head.
+        """
         run = self._run
         calm_since = run.network.calm_since(run.agent(node).number, run.agent(head).number)
-        return calm_since > run.clock.now - run.progress.bound_s
+        return calm_since > run.clock.now - run.progress.bound_s or run.agent(node).is_paused
 
     def _check_partial(self, world: World, before: World, claim: AttemptClaim) -> None:
         for role in before.roles:
@@ -356,7 +362,17 @@ class Rules:
         may_end = agent.name in members or (claim is not None and self._may_follow(agent, claim))
         require(may_end, f"{agent.name} ends the run, and was not in the latest world: {members}")
         self._run.witness.had_all_ended_well = self._run.witness.have_all_ended_well()
+        self._check_all_stopped(result)
         self._run.progress.ended(agent, result)
+
+    def _check_all_stopped(self, result: RunResultRecord) -> None:
+        """A run that ends for a failure has stopped the workers of all roles before: what they hold is known then."""
+        run = self._run
+        is_usual = not (run.witness.kinds or run.witness.unkillable or run.is_disturbed)
+        if not is_usual or result.reason not in ("restarts_used_up", "no_progress"):
+            return
+        left = [worker.rank for agent in run.everybody for worker in agent.workers.alive.values()]
+        require(not left, f"the run has ended ({result.reason}), and ranks {left} run")
 
     def leaves(self, agent: Agent, exit_code: int) -> None:
         """An agent ends."""

@@ -54,6 +54,15 @@ def test_no_rule_is_broken_where_ranks_save(seeds: range) -> None:
         pytest.param(910170, id="a beat that is due as an answer comes does not name it"),
         pytest.param(30461, id="an attempt in vain for a damaged state costs nothing"),
         pytest.param(102044, id="a head that is given up in the turn in which it answers has not taken anybody in"),
+        pytest.param(1600285, id="a role that is done does not run again for a damaged state of another one"),
+        pytest.param(1601128, id="an attempt in vain for a damaged state is followed by another one at once"),
+        pytest.param(1600178, id="an answer from before a head was joined again is none"),
+        pytest.param(2600721, id="a run that ends for one role stops the others before its result is written"),
+        pytest.param(2601158, id="the restart of one role gives ranks of another one no more time to end"),
+        pytest.param(2601852, id="the process ids of workers that have ended meanwhile are recorded"),
+        pytest.param(2604973, id="a failure while the workers stop for a damaged state costs nothing"),
+        pytest.param(2606200, id="a member that stands still as its head dies is lost to a spare that takes over"),
+        pytest.param(2603880, id="what a head says that was given up is no contact"),
     ],
 )
 def test_a_schedule_that_broke_a_rule_breaks_none_any_more(seed: int) -> None:

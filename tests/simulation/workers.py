@@ -75,6 +75,7 @@ class Workers:
         self._agent = agent
         self._run = agent.run
         self.alive: dict[int, Worker] = {}  # by local rank
+        self._pids: dict[str, int] = {}  # of the latest attempt, also of those that have ended
         self.assign: Assign | None = None
         self.store_port = 1000 * (agent.number + 1) + 500 * agent.start_number
         self.served: tuple[int, int] | None = None  # attempt and port of the store that is served here
@@ -104,6 +105,7 @@ class Workers:
     async def initialize_workers(self, assign: Assign) -> None:
         self._stop_asked.clear()
         self._interrupt_saves()
+        self._pids = {}
         self._sent = None
         self._hurry.clear()
         self.waiting = frozenset()
@@ -155,6 +157,7 @@ class Workers:
             worker.save_s = self._run.scenario.save_s
             worker.saves_first = now + self._dice("saves", assign.attempt, local_rank).uniform(0, SAVES_EVERY_S)
             self.alive[local_rank] = worker
+            self._pids[str(rank)] = 100 + rank
             self._draw_fate(worker)
             self.states.work(worker, self._dice("saves", assign.attempt, local_rank))
             if self._run.polls.are_played:
@@ -242,7 +245,7 @@ class Workers:
         return self.states.verify()
 
     def pids(self) -> dict[str, int]:
-        return {str(worker.rank): 100 + worker.rank for worker in self.alive.values()}
+        return dict(self._pids)
 
     def orders(self) -> list[WorkerOrder]:
         assert self.assign is not None
