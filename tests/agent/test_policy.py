@@ -386,7 +386,7 @@ def test_a_state_that_only_ignored_roles_lack_restarts_only_these() -> None:
     observation = Observation(trigger=Trigger.STATE_MISSING, attempt=1, role="watcher", nodes=("node1",), detail="gone")
     decision = Policy(restart=a_restart_plan(), roles=roles).decide(History(), observation, now=0)
     assert isinstance(decision, RestartWorkers)
-    assert decision.roles == {"watcher", "recorder"}
+    assert decision.roles == frozenset({"watcher", "recorder"})
 
 
 @pytest.mark.parametrize("failure_class", ["exception", "signal", "start_failed"])

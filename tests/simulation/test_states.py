@@ -54,6 +54,7 @@ def test_no_rule_is_broken_where_ranks_save(seeds: range) -> None:
         pytest.param(910170, id="a beat that is due as an answer comes does not name it"),
         pytest.param(30461, id="an attempt in vain for a damaged state costs nothing"),
         pytest.param(102044, id="a head that is given up in the turn in which it answers has not taken anybody in"),
+        pytest.param(1609022, id="a cut network at the start of workers is no failure of theirs"),
         pytest.param(1600285, id="a role that is done does not run again for a damaged state of another one"),
         pytest.param(1601128, id="an attempt in vain for a damaged state is followed by another one at once"),
         pytest.param(1600178, id="an answer from before a head was joined again is none"),

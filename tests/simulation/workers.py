@@ -11,7 +11,7 @@ import random
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from hpc_elastic.agent.workers.group import POLLS_SETTLE_S, START_AGAIN_S, START_TRIES
+from hpc_elastic.agent.workers.group import POLLS_SETTLE_S, START_AGAIN_S
 from hpc_elastic.agent.workers.rank_states import StateNotHereError
 from hpc_elastic.agent.workers.spawn import StartFailedError, WorkerOrder
 from hpc_elastic.heartbeat_memory import NO_NOTICE, WAIT
@@ -129,11 +129,7 @@ class Workers:
         if self._stop_asked.is_set():
             return
         self._agent.process.reached()
-        for number in range(START_TRIES):  # as `NodeWorkers`: usually a stop arrives before the next try
-            if not self._agent.guard.has_expired:
-                break
-            if number == START_TRIES - 1:
-                raise StartFailedError(self.orders()[0], "the workers may not run any more", is_passing=True)
+        while self._agent.guard.has_expired:  # as `LocalWorkers`: a stop arrives, or news of the head
             with contextlib.suppress(asyncio.TimeoutError):
                 await asyncio.wait_for(self._stop_asked.wait(), START_AGAIN_S)
             if self._stop_asked.is_set():

@@ -53,6 +53,10 @@ POLLS_SETTLE_S = 0.01  # a processor may show a call's number some nanoseconds a
 FROM_THE_FIRST = NoticeCounts(polls=1, beats=1)
 
 
+class _MayNotRunError(Exception):
+    """The time until which this node's workers may run is over."""
+
+
 class LocalWorkers:
     """This node's workers, attempt after attempt: initialised, monitored, stopped, shut down.
 
@@ -344,28 +348,36 @@ class LocalWorkers:
             await self._thread.call(pipes.close)
 
     async def _start_all(self, orders: list[WorkerOrder]) -> list[SpawnedWorker]:
-        """Start all workers or none; after a failure whose cause may pass, try again after a pause."""
-        for number in range(2, START_TRIES + 2):
+        """Start all workers or none; after a failure whose cause may pass, try again after a pause.
+
+        When the workers may not run any more this node has heard nothing for too long, which is no failure of theirs:
+        either the stop that membership asks for comes, or news after which they may.
+        """
+        failures, is_late = 0, False
+        while True:
             try:
                 starter = await self._unless_stopped(self._start.choose(orders))
                 self.start_method = "" if starter is None else starter.name
                 return await self._workers.start_workers(lambda: self._start_now(orders, starter))  # noqa: B023
+            except _MayNotRunError:
+                if not is_late:
+                    self._say("the time until which this node's workers may run is over; none is started now")
+                is_late = True
             except StartFailedError as error:
-                if number > START_TRIES or not error.is_passing:
+                failures += 1
+                if failures >= START_TRIES or not error.is_passing:
                     raise
                 failed = f"rank {error.order.rank} could not be started ({error})"
-                self._say(f"{failed}; try {number} of {START_TRIES} follows")
+                self._say(f"{failed}; try {failures + 1} of {START_TRIES} follows")
             with contextlib.suppress(asyncio.TimeoutError):
                 await asyncio.wait_for(self._stop_asked.wait(), self._start_again_s)
-        raise AssertionError("unreachable: the last try returns or raises")
 
     def _start_now(self, orders: list[WorkerOrder], starter: Starter | None) -> list[SpawnedWorker]:
         """Start the workers, in the thread; start none if a stop is asked for, which would end them at once."""
         if starter is None or self._stop_asked.is_set():
             return []
-        if not self._may_start():  # usually a stop arrives before the next try
-            why = "the time until which this node's workers may run is over"
-            raise StartFailedError(orders[0], why, is_passing=True)
+        if not self._may_start():
+            raise _MayNotRunError
         return spawn_workers(orders, self._layout, starter)
 
     async def _unless_stopped(self, waiting: Coroutine[Any, Any, T]) -> T | None:
