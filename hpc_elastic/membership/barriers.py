@@ -151,12 +151,15 @@ class Barriers:
     def _deadline(self) -> float:
         """Return when the wait for the end of the ranks is over, in monotonic seconds.
 
-        If only ranks of ignored roles run, they have as long as those that started last.
+        A run that fails then ends with the first role whose time is over. One that succeeds would stop the others in
+        their work: it waits for the last. If only ranks of ignored roles run, they have as long as those that started
+        last.
         """
         if not self._ends.is_on:
             return NEVER
         if running := self._running():
-            return min(map(self._ends_by, running))
+            choose = max if self._settings.succeeds_after_exit_timeout else min
+            return choose(map(self._ends_by, running))
         return max(map(self._ends_by, self._began))
 
     def _ends_by(self, role: str) -> float:

@@ -65,7 +65,7 @@ class Closing:
         self._deadline = now + CLOSING_BOUND_S
         actions: list[Action] = []
         # With REQUEUE that agent has the job started again, if that was decided, and does nothing else.
-        ends_job = job_end.who(self._roster) if job_end.is_ours() else None
+        ends_job = job_end.who(self._roster) if job_end.is_ours(is_settled=is_settled) else None
         for member in self._roster:
             end = End(
                 exit_code=exit_code,

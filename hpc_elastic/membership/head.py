@@ -26,7 +26,7 @@ from hpc_elastic.membership.actions import Action, ClaimAttempt, Drop, KeepState
 from hpc_elastic.membership.aside import MOST_CARRIED_ON, blamed_nodes
 from hpc_elastic.membership.barriers import Barriers
 from hpc_elastic.membership.closing import Closing, awaiting_quorum
-from hpc_elastic.membership.decisions import Decide, Finish, History, Ignore, RestartWorkers, Trigger
+from hpc_elastic.membership.decisions import Decide, Decision, Finish, History, Ignore, RestartWorkers, Trigger
 from hpc_elastic.membership.gathering import Gathering, timeout_announcement
 from hpc_elastic.membership.judge import Judge, Seen, end_seen, overdue_seen, seen_in
 from hpc_elastic.membership.members import Members, drop
@@ -90,7 +90,7 @@ class Head:
         self._unfit = UnfitNodes(self._roster)
         self._news = RoundNews(self._roster)
         self._resume_at = -NEVER
-        self._held: Seen | None = None  # a time-out that is acted on when others have had time to report theirs
+        self._held: dict[str, Seen] = {}  # by role: time-outs to act on when others have had time to report theirs
         self._held_until = NEVER
         self._fenced_by = NEVER  # when a stop for a lost member must have killed this node's own workers
         self._opens_at = now + settings.timing.starts_again_after_s if settings.may_predecessor_live else -NEVER
@@ -250,7 +250,9 @@ class Head:
             lease_ended = member.lease.acked + self._settings.lease_s  # long ago, if this process was paused
             self._fenced_by = min(self._fenced_by, min(now, lease_ended) + self._settings.timing.fences_within_s)
             actions += self._members.fence() if self._judge.verdict.is_final else []
-        if (is_in_world and self.phase is not HeadPhase.GATHERING) or not self.gathering.can_be_enough():
+        # While a role gathers to start again by itself, the others run on.
+        is_needed = is_in_world and (self.phase is not HeadPhase.GATHERING or member.is_in_world)
+        if is_needed or not self.gathering.can_be_enough():
             is_dead = is_gone and not may_return
             seen = Seen(trigger=Trigger.NODE_LOST, nodes=(node,), detail=why, is_agent_dead=is_dead)
             actions += self._observe(seen, now)
@@ -412,8 +414,8 @@ class Head:
         actions += self._stop_if_due(now)
         if self.phase is HeadPhase.RUNNING:
             actions += self._check_barriers(now)
-            if self._held is not None and now >= self._held_until:
-                actions += self._observe(self._held, now)
+            if self._held and now >= self._held_until:
+                actions += self._observe(next(iter(self._held.values())), now)
         if self.phase is HeadPhase.GATHERING:
             if now >= self._opens_at:
                 self._opens_at = -NEVER
@@ -432,11 +434,14 @@ class Head:
         """Close the round if every node that can join has joined, or the time is up."""
         if self.phase is HeadPhase.GATHERING and self._unfit.are_there:
             return self._observe(self._unfit.settled(now), now)
-        if self.phase is not HeadPhase.GATHERING or now < self._opens_at or not self.gathering.is_closed(now):
+        if self.phase is not HeadPhase.GATHERING or now < self._opens_at:
+            return []
+        keeps_places = self._judge.verdict.roles is not None  # of all nodes, and an unhealthy one is at work
+        if not keeps_places and not self.gathering.is_closed(now):
             return []
         if self.gathering.succession is not None and (ended := self._succeed(self.gathering.succession, now)):
             return ended
-        if (too_few := self.gathering.too_few(now)) is not None:
+        if not keeps_places and (too_few := self.gathering.too_few(now)) is not None:
             said = timeout_announcement(too_few, self.attempt)
             return said + self._observe(Seen(trigger=Trigger.NODES_MISSING, detail=too_few.message), now)
         if ended := self._settle_losses(now) or self._settle_silent_ends(now):
@@ -514,7 +519,13 @@ class Head:
             return announcement(decision, self.attempt)
         if self._is_held_back(seen, now):
             return []
-        self._held, self._held_until = None, NEVER
+        held, self._held, self._held_until = self._held, {}, NEVER
+        actions = self._act_on(seen, decision, now)
+        for each in held.values():  # of other roles, which the decision need not be about
+            actions += self._observe(each, now) if each is not seen else []
+        return actions
+
+    def _act_on(self, seen: Seen, decision: Decision, now: float) -> list[Action]:
         standing = self._judge.takes(seen, decision)
         if standing is None:
             return []
@@ -538,11 +549,14 @@ class Head:
             return False
         if self.phase is not HeadPhase.RUNNING or len(self._tally.failures) >= len(world.ranks):
             return False
-        if self._held is None:
+        if not self._held:
             if not has_waited(failure):
                 return False
-            self._held, self._held_until = seen, now + TIMEOUTS_SETTLE_S
-        return now < self._held_until
+            self._held_until = now + TIMEOUTS_SETTLE_S
+        if now >= self._held_until:
+            return False
+        self._held.setdefault(failure.role, seen)
+        return True
 
     def _stop(self, decision: RestartWorkers | Finish, now: float) -> list[Action]:
         """Stop the workers that the decision is about; a member that is stopping already ignores a second Stop."""

@@ -22,27 +22,29 @@ class JobEnd:
     was silent before may have started again, without its script.
 
     A successor takes a launch node that was with the head before for lost until it joins: that head may have seen it
-    go since the record of its world was written, and has told nobody. Whoever ends a job asks that machine first.
+    go since the record of its world was written, and has told nobody. Whoever ends a job asks that machine first. That
+    is no loss that somebody has seen: it counts only where the run is over for all.
 
     Args:
         before: the world that this head carries on from, if there is one.
         lost: the head whose place this one takes, if it does.
     """
 
-    __slots__ = ("_is_lost", "_launch_node")
+    __slots__ = ("_is_lost", "_is_presumed", "_launch_node")
 
     def __init__(self, before: World | None, lost: LostHead | None) -> None:
         self._launch_node = before.launch_node if before is not None else None
-        self._is_lost = before is not None and (before.is_launch_node_lost or _had_launch_node(before))
+        self._is_lost = before is not None and before.is_launch_node_lost
+        self._is_presumed = before is not None and _had_launch_node(before)
         if lost is not None and lost.node is not None and lost.node == self._launch_node:
-            self._is_lost = not lost.is_dead or lost.was_silent
+            self._is_lost, self._is_presumed = not lost.is_dead or lost.was_silent, False
 
     def joined(self, join: Join) -> None:
         """Record that a node has joined."""
         if join.is_launch_host:
             self._launch_node = join.node
         if join.node == self._launch_node:
-            self._is_lost = False
+            self._is_lost = self._is_presumed = False
 
     def lost(self, node: str, *, is_agent_alone: bool) -> None:
         """Record the loss of a node; `is_agent_alone` if its machine reported at once that the agent has ended."""
@@ -51,11 +53,15 @@ class JobEnd:
 
     def noted_in(self, world: World) -> World:
         """Return the world with the launch node and whether it is lost, which the next head has to know."""
-        return replace(world, launch_node=self._launch_node, is_launch_node_lost=self._is_lost)
+        return replace(world, launch_node=self._launch_node, is_launch_node_lost=self._is_lost or self._is_presumed)
 
-    def is_ours(self) -> bool:
-        """Return whether the agents have to end the job, because the launch node is lost."""
-        return self._is_lost
+    def is_ours(self, *, is_settled: bool) -> bool:
+        """Return whether the agents have to end the job, because the launch node is lost.
+
+        Args:
+            is_settled: no other agent can go on with the run.
+        """
+        return self._is_lost or (self._is_presumed and is_settled)
 
     def who(self, roster: Roster) -> str | None:
         """Return the node whose agent ends the job, None if no agent is here.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from hpc_elastic.errors import ExitCode
@@ -198,7 +198,7 @@ class Judge:
         seen, failure = self._standing, self.observed
         self._standing = None
         if seen is not None and seen.trigger is Trigger.EXIT_TIMEOUT and self.root_cause is not None:
-            self.root_cause = name_unfinished(self.root_cause, self._stopped_ranks(tally))
+            self.root_cause = name_unfinished(self.root_cause, self._stopped_ranks(tally, seen.nodes))
         if seen is None or failure is None:
             return None
         found = find_root_cause(self.history.attempts, self._observed(tally, failure, now), self._stopped_ranks(tally))
@@ -223,11 +223,13 @@ class Judge:
         ]
         return heard or [ObservedFailure(failure=failure, at=now)]
 
-    def _stopped_ranks(self, tally: Tally) -> StoppedRanks:
+    def _stopped_ranks(self, tally: Tally, nodes: Collection[str] | None = None) -> StoppedRanks:
+        """Return the ranks that were stopped, on these nodes or on all."""
         world, roles, lost = self._members.world, self.verdict.roles, self._members.losses.nodes
         if world is None:
             return StoppedRanks(nodes={})
-        is_stopped = (each for each in world.ranks if (roles is None or each.role in roles) and each.node not in lost)
+        ranks = (each for each in world.ranks if nodes is None or each.node in nodes)
+        is_stopped = (each for each in ranks if (roles is None or each.role in roles) and each.node not in lost)
         return StoppedRanks(
             nodes={each.rank: each.node for each in is_stopped},
             succeeded=frozenset(tally.succeeded),
@@ -301,7 +303,7 @@ class Judge:
             set_aside=history.set_aside,
             lost_nodes=history.lost_nodes,
         )
-        self._has_failed_again = _is_same_failure(history, decision.history, self.root_cause)
+        self._has_failed_again |= _is_same_failure(history, decision.history, self.root_cause)
         self.because = decision.reason
 
     def succeeds(self, succession: Succession, absent: tuple[str, ...], now: float) -> Finish | None:

@@ -56,6 +56,7 @@ class HeadSettings:
     lease_s: float
     started: str
     exit_timeout_s: float | None = None
+    succeeds_after_exit_timeout: bool = False
     rejoin: str = "at_restart"  # or immediately
     restarts: Mapping[str, str] = field(default_factory=dict)
     versions: Mapping[str, str] = field(default_factory=dict)  # on the head's node

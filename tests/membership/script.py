@@ -164,6 +164,7 @@ class HeadScript:
             lease_s=lease_s,
             started="then",
             exit_timeout_s=exit_timeout_s,
+            succeeds_after_exit_timeout=after_exit_timeout == "succeed",
             restarts=restarts or {},
             role_nodes=role_nodes or {},
             role_max_nodes=role_max_nodes or {},

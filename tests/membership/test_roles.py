@@ -11,7 +11,7 @@ from hpc_elastic.errors import ExitCode
 from hpc_elastic.failures.classes import FailureClass
 from hpc_elastic.membership.actions import Action, Log, Note
 from hpc_elastic.membership.decisions import History
-from hpc_elastic.membership.messages import Assign, Broken, Finished, Stop, StopManner
+from hpc_elastic.membership.messages import Assign, Broken, Finished, Health, Stop, StopManner
 from hpc_elastic.membership.phases import HeadPhase
 from hpc_elastic.membership.ranks import NodeLimits, assign_worker_ranks, find_swaps
 from hpc_elastic.rundir.records import SetAside
@@ -446,6 +446,29 @@ def test_ranks_that_start_again_have_exit_timeout_from_then_on() -> None:
     assert sent(script.pass_time(2), Stop)
 
 
+def test_a_run_that_succeeds_after_exit_timeout_waits_for_roles_that_still_have_time() -> None:
+    script = two_roles(trainer="restart_role", exit_timeout_s=50, after_exit_timeout="succeed")
+    script.end(2)
+    script.pass_time(40)
+    script.fail(0)
+    script.stopped(0)
+    script.stopped(1)
+    script.claimed()
+    assert not sent(script.pass_time(49), Stop), "the reader on node3 is late, and the trainers are not"
+    assert set(sent(script.pass_time(2), Stop)) >= {"node0", "node1", "node3"}
+
+
+def test_ranks_that_run_on_in_a_role_that_is_ignored_are_no_cause_of_exit_timeout() -> None:
+    script = two_roles(reader="ignore", exit_timeout_s=50)
+    script.finish(0)
+    script.pass_time(51)
+    for node in range(3):
+        script.stopped(node)
+    cause = the_result(script.stopped(3)).root_cause
+    assert cause is not None
+    assert (cause.node, cause.nodes) == ("node1", ())
+
+
 def test_a_role_that_is_ignored_does_not_outlast_exit_timeout_and_the_run_succeeds() -> None:
     script = two_roles(reader="ignore", exit_timeout_s=50)
     for node in range(4):
@@ -606,3 +629,34 @@ def test_a_spare_that_did_not_hear_of_its_new_role_keeps_the_place_when_it_is_ba
         script.stopped(node)
     actions = script.stopped(3)
     assert places(actions)["node4"] == TRAINER
+
+
+def test_a_role_starts_again_by_itself_although_a_node_that_is_needed_has_become_unhealthy() -> None:
+    """It is at work, and keeps its place as long as not all roles start again; the run ended for too few nodes."""
+    script = two_roles()
+    script.say(0, Health(problem="its disk is full"))
+    script.fail(2)
+    script.stopped(2)
+    assert the_claim(script.stopped(3)).claim.roles == (READER,)
+
+
+def time_out(script: HeadScript, *nodes: int) -> list[Action]:
+    """The first rank of each node has waited in a collective for too long."""
+    actions: list[Action] = []
+    for node in nodes:
+        failure = a_failure(2 * node, attempt=script.attempts[node], node=f"node{node}", role=script.role_of(node))
+        actions += script.report(node, replace(failure, failure_class="collective_timeout"))
+    return actions
+
+
+def test_a_time_out_is_not_forgotten_for_the_failure_of_another_role() -> None:
+    """It is held for a moment, in which the ranks that were waited for may fail."""
+    script = two_roles(trainer="restart_role")
+    assert not sent(time_out(script, 0, 1), Stop)
+    assert set(sent(script.fail(2), Stop)) == {"node0", "node1", "node2", "node3"}
+
+
+def test_time_outs_of_two_roles_restart_both() -> None:
+    script = two_roles(trainer="restart_role")
+    assert not sent(time_out(script, 0, 2), Stop)
+    assert set(sent(script.pass_time(3), Stop)) == {"node0", "node1", "node2", "node3"}

@@ -70,6 +70,8 @@ class Kind(Enum):
 
 
 _TAKES_AN_AGENT = frozenset({Kind.NODE_OFF, Kind.HEAD_OFF, Kind.AGENT_KILLED})
+_SILENCES = frozenset({Kind.NODE_CUT, Kind.HEAD_CUT, Kind.PARTITIONED, Kind.AGENT_FROZEN})
+WAITED_FOR_S = 10.0  # for a silent node without which too few are left, with a lease of 3 s; then the run ends rightly
 _WEIGHTS = {
     Kind.NODE_OFF: 3,
     Kind.HEAD_OFF: 3,
@@ -165,6 +167,8 @@ class Soaked:
         others = sorted((members & agents.keys()) - {head})
         is_of_head = fault.kind in (Kind.HEAD_OFF, Kind.HEAD_CUT)
         if fault.kind in _TAKES_AN_AGENT and len(agents) <= max(2, self._scenario.min_nodes):
+            return False
+        if fault.kind in _SILENCES and len(agents) <= self._scenario.min_nodes and fault.seconds > WAITED_FOR_S:
             return False
         if not is_of_head and not others:
             return False

@@ -181,6 +181,7 @@ class HeadStart:
             lease_s=plan.elastic.lease_s,
             started=past.started,
             exit_timeout_s=plan.elastic.exit_timeout_s,
+            succeeds_after_exit_timeout=plan.elastic.after_exit_timeout == "succeed",
             restarts={role.name: role.restart for role in plan.roles},
             versions=own.versions,
             role_nodes={role.name: min(role.nodes.min, placed.count(role)) for role in plan.roles},
