@@ -283,7 +283,7 @@ def _allocation(
     ]
     opened = [_whole(claim, "attempt") for claim in records.attempts if _whole(claim, "allocation") in start.numbers]
     last = max(opened, default=0)  # a head that was cut off decides on an end, and others go on
-    endings = [event.at for event in own if event.name == "run.ending" and event.attempt >= last]
+    endings = [event.at for event in own if event.name == "run.ending" and event.attempt not in range(1, last)]
     endings += [at for kind, at in asked if kind == "requeue"]
     signs = [event.at for event in own] + [at for kind, at in asked if kind in ("requeue", "left")]
     signs += [at for times in attempts for at in (times.opened, times.started, times.ended) if at is not None]

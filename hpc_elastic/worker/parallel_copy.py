@@ -8,11 +8,11 @@ those that are taken are waited for.
 
 from __future__ import annotations
 
+import _thread
 import contextlib
 import ctypes
 import os
 import queue
-import threading
 from collections import deque
 from collections.abc import Iterator, Sequence
 
@@ -28,7 +28,9 @@ Span = tuple[int, int, int]
 
 
 def copy_spans(spans: Sequence[Span], *, is_new: bool = False, cpus: int | None = None) -> None:
-    """Copy memory; when it returns, or raises what a signal's handler has raised, no thread copies any more.
+    """Copy all of the memory, or raise; then no thread copies any more.
+
+    What it raises is what a signal's handler has raised meanwhile, or what has kept another thread from its part.
 
     Args:
         spans: what to copy; targets do not overlap.
@@ -37,15 +39,24 @@ def copy_spans(spans: Sequence[Span], *, is_new: bool = False, cpus: int | None 
     """
     parts = split_spans(spans, PART_BYTES)
     copy = _Copy(parts, is_new=is_new)
+    raised: BaseException | None = None
     try:
         for _ in range(1, min(_threads(_cpus() if cpus is None else cpus), len(parts))):
             try:
-                threading.Thread(target=copy.help, name="hpc-elastic-copy", daemon=True).start()
+                _thread.start_new_thread(copy.help, ())  # that of threading waits until the thread runs
             except RuntimeError:  # there can be no more threads
                 break
         copy.work()
-    finally:
-        copy.end()
+    except BaseException as error:
+        raised = error
+    while True:
+        try:
+            copy.end()
+            break
+        except BaseException as error:
+            raised = error
+    if raised is not None or copy.errors:
+        raise raised or copy.errors[0]
 
 
 def split_spans(spans: Sequence[Span], size: int) -> list[list[Span]]:
@@ -76,6 +87,7 @@ class _Copy:
         self._begun: list[None] = []
         self._ended: list[None] = []
         self._news: queue.SimpleQueue[None] = queue.SimpleQueue()
+        self.errors: list[BaseException] = []
 
     def work(self) -> None:
         """Copy parts as long as some are waiting."""
@@ -89,24 +101,19 @@ class _Copy:
             self._begun.append(None)
             try:
                 is_more = self._copy_one()
+            except BaseException as error:
+                self.errors.append(error)
+                return
             finally:
                 self._ended.append(None)
                 self._news.put(None)
 
     def end(self) -> None:
-        """Take away what is waiting, and wait for the other threads; what a handler raises is raised afterwards."""
-        raised: BaseException | None = None
-        while True:
-            try:
-                self._waiting.clear()
-                while len(self._ended) < len(self._begun):
-                    with contextlib.suppress(queue.Empty):
-                        self._news.get(timeout=_LOOKS_S)
-                break
-            except BaseException as error:
-                raised = error
-        if raised is not None:
-            raise raised
+        """Take away what is waiting, and wait for the other threads; to be called again if a handler raises here."""
+        self._waiting.clear()
+        while len(self._ended) < len(self._begun):
+            with contextlib.suppress(queue.Empty):
+                self._news.get(timeout=_LOOKS_S)
 
     def _copy_one(self) -> bool:
         """Copy a part; return whether there was one."""

@@ -279,6 +279,7 @@ class _Decoder:
 
     def __init__(self, spans: Mapping[str, memoryview]) -> None:
         self.copies: list[Span] = []
+        self._copied: list[Any] = []  # whose memory that is, although a tree with a key twice drops one of them
         self._spans = spans
 
     def decode(self, node: Any) -> Any:
@@ -307,11 +308,12 @@ class _Decoder:
         torch: Any = sys.modules.get("torch")
         if torch is None:
             raise StateError("memory.load: found a state with tensors of torch; import torch before")
-        tensor, span = torch.empty(shape, dtype=getattr(torch, dtype)), self._spans[name]
+        tensor, span = torch.empty(shape, dtype=getattr(torch, dtype), device="cpu"), self._spans[name]
         size = tensor.numel() * tensor.element_size()
         if size != len(span):
             raise ValueError(f"{name} has {len(span)} bytes, not {size}")
         if size:
+            self._copied.append(tensor)
             self.copies.append((tensor.data_ptr(), _address_of(span), size))
         return tensor
 

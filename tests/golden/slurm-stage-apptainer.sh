@@ -235,30 +235,43 @@ hpc_elastic_hold_srun() {
 }
 
 # `scontrol resume` lets a stopped srun go on, which would end the step for a node that was lost and is back. Slurm
-# announces a suspend by a TSTP: then srun is killed, after the child of its own that would end the step. The agents go on
-# without them.
+# announces a suspend by a TSTP: then srun is killed, after the child of its own that would end the step, if the script
+# may hold it. The agents go on without them.
 hpc_elastic_dismissed=''
 hpc_elastic_dismiss_srun() {
-    local hpc_elastic_stat hpc_elastic_children
+    local hpc_elastic_children
     hpc_elastic_signalled=yes
-    { read -r hpc_elastic_stat <"/proc/$hpc_elastic_srun/stat"; } 2>/dev/null || return
-    [[ ${hpc_elastic_stat##*) } == T* ]] || return
-    hpc_elastic_children=$(cat "/proc/$hpc_elastic_srun/task/"*/children 2>/dev/null)
-    [ -n "$hpc_elastic_children" ] || return
+    [ "$(hpc_elastic_count_attempts)" -gt "$hpc_elastic_attempts" ] && hpc_elastic_agent_lives || return
+    hpc_elastic_children=$(find "/proc/$hpc_elastic_srun/task" -mindepth 2 -maxdepth 2 -name children -exec cat {} +)
+    [ -n "$hpc_elastic_children" ] || return # srun has ended, or the kernel does not say
     # shellcheck disable=SC2086 # several numbers
-    kill -KILL $hpc_elastic_children && kill -KILL "$hpc_elastic_srun" && hpc_elastic_dismissed=yes
-    { wait "$hpc_elastic_srun"; } 2>/dev/null # else bash writes srun's whole command line
-    echo "hpc_elastic: Slurm suspends the job; srun is ended, for it might end the agents after the resume"
+    kill -KILL $hpc_elastic_children && kill -KILL "$hpc_elastic_srun" || return
+    hpc_elastic_dismissed=yes
+    wait "$hpc_elastic_srun" # here, where nobody reads bash's line on it
 }
-[ "$hpc_elastic_batch_script" != "$$" ] || trap hpc_elastic_dismiss_srun TSTP
+hpc_elastic_suspended() {
+    hpc_elastic_dismiss_srun 2>/dev/null
+    [ -z "$hpc_elastic_dismissed" ] ||
+        echo "hpc_elastic: Slurm suspends the job; srun is ended, for it might end the agents after the resume"
+}
+[ "$hpc_elastic_batch_script" != "$$" ] || trap hpc_elastic_suspended TSTP
 
-# Then the end of the run is seen in its directory; if all agents have died without a word, Slurm ends their step.
+# Then the end of the run is seen in its directory. If the agent of this machine dies before, Slurm is asked, which ends
+# the step with its last agent: three answers without a step count, and so does a Slurm that never answers.
 hpc_elastic_wait_without_srun() {
-    local hpc_elastic_steps
+    local hpc_elastic_steps hpc_elastic_doubts=0
     until ls /home/ada/hpc-elastic-runs/digits-20260102-030405-0f0f >/dev/null 2>&1 && [ -s /home/ada/hpc-elastic-runs/digits-20260102-030405-0f0f/exit_code ]; do
-        hpc_elastic_steps=$(timeout 10 squeue --noheader --steps --jobs="$hpc_elastic_job" --format=%i 2>/dev/null) &&
-            [[ ! $hpc_elastic_steps =~ [.][0-9] ]] && return
-        sleep 5
+        if hpc_elastic_agent_lives 2>/dev/null; then
+            hpc_elastic_doubts=0
+        elif hpc_elastic_steps=$(timeout 10 squeue --all --local --noheader --steps --jobs="$hpc_elastic_job" --format=%i 2>/dev/null); then
+            hpc_elastic_doubts=$((hpc_elastic_doubts + 10))
+            [[ ! $hpc_elastic_steps =~ [.][0-9] ]] || hpc_elastic_doubts=0
+        else
+            hpc_elastic_doubts=$((hpc_elastic_doubts + 1))
+        fi
+        [ "$hpc_elastic_doubts" -lt 30 ] || return
+        sleep 5 &
+        wait "$!" # which a signal ends, so that it is answered at once
     done
     for _ in {1..10}; do # the agents' last records come first
         hpc_elastic_agent_lives 2>/dev/null || return

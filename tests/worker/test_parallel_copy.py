@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import _thread
 import ctypes
 import random
 import signal
 import threading
+from collections.abc import Callable
 from types import FrameType
 
 import pytest
@@ -52,8 +54,8 @@ def test_memory_is_the_same_after_a_copy(cpus: int, is_new: bool) -> None:
 
 
 def test_small_copies_and_lone_processors_start_no_thread(monkeypatch: pytest.MonkeyPatch) -> None:
-    started: list[str] = []
-    monkeypatch.setattr(threading.Thread, "start", lambda thread: started.append(thread.name))
+    started: list[object] = []
+    monkeypatch.setattr(_thread, "start_new_thread", lambda work, _: started.append(work))
     source, target = bytearray(b"x" * 2 * PART_BYTES), bytearray(2 * PART_BYTES)
     taken, to = addresses(source, target)
     copy_spans([], cpus=8)
@@ -64,15 +66,33 @@ def test_small_copies_and_lone_processors_start_no_thread(monkeypatch: pytest.Mo
 
 
 def test_where_there_can_be_no_more_threads_one_copies_all(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(_: threading.Thread) -> None:
+    def refuse(_: Callable[[], None], __: tuple[()]) -> None:
         raise RuntimeError("can't start new thread")
 
-    monkeypatch.setattr(threading.Thread, "start", refuse)
+    monkeypatch.setattr(_thread, "start_new_thread", refuse)
     source = bytearray(random.Random(1).randbytes(THREADS * PART_BYTES))
     target = bytearray(len(source))
     taken, to = addresses(source, target)
     copy_spans([(to, taken, len(source))], cpus=THREADS)
     assert target == source
+
+
+def test_a_part_that_another_thread_cannot_copy_is_no_copy(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else a state with wrong bytes would be committed."""
+    copy, other_copies, main = ctypes.memmove, threading.Event(), threading.main_thread()
+
+    def copy_or_fail(to: int, source: int, size: int) -> int:
+        if threading.current_thread() is not main:
+            other_copies.set()
+            raise MemoryError
+        assert other_copies.wait(20)
+        return int(copy(to, source, size))
+
+    monkeypatch.setattr(ctypes, "memmove", copy_or_fail)
+    source, target = bytearray(b"x" * 3 * PART_BYTES), bytearray(3 * PART_BYTES)
+    taken, to = addresses(source, target)
+    with pytest.raises(MemoryError):
+        copy_spans([(to, taken, len(source))], cpus=2)
 
 
 @pytest.mark.parametrize("raises_in_own_copy", [False, True])

@@ -27,6 +27,8 @@ from typing import Any
 
 from hpc_elastic.membership.messages import Assign, StopManner
 
+ASKS_AGAIN_S = 1.0  # whether workers may start, as a start of our own workers does
+
 
 class TorchAgentStage(Enum):
     """The stage of torch's agent; the module's docstring has the transitions."""
@@ -109,16 +111,19 @@ class Exchange:
             return self._round
 
     def take(self, offered: Round, *, may_start: Callable[[], bool] = lambda: True) -> bool:
-        """Take an offered round if it is not over and `may_start`, called last, allows it; return whether it did."""
+        """Take an offered round if it is not over and `may_start`, called last, allows it; return whether it did.
+
+        In a process that was paused workers may not start for a moment: membership stops the round, or hears that they
+        may, which nobody tells this thread.
+        """
         with self._changed:
-            if not self._stands(offered):
-                return False
-            if not may_start():  # this process was paused: membership will stop the round in a moment
-                self._changed.wait_for(lambda: not self._stands(offered))
-                return False
-            self._is_taken = True
-            self._enter(TorchAgentStage.AT_WORK)
-            return True
+            while self._stands(offered):
+                if may_start():
+                    self._is_taken = True
+                    self._enter(TorchAgentStage.AT_WORK)
+                    return True
+                self._changed.wait(ASKS_AGAIN_S)
+            return False
 
     def asked_to_stop(self) -> StopManner | None:
         """Return how torch's agent has to stop its workers, None if it does not; the caller must then stop them."""

@@ -76,6 +76,17 @@ def test_who_may_not_start_waits_for_the_stop() -> None:
     assert not exchange.take(current, may_start=lambda: False)
 
 
+def test_who_may_start_again_before_any_stop_does_so() -> None:
+    """A process that was paused hears its head before the deadline that has passed is acted on."""
+    exchange = Exchange()
+    exchange.offer(a_round())
+    current = exchange.next_round()
+    answers = iter([False, True])
+    threading.Timer(0.05, exchange.touch).start()
+    assert exchange.take(current, may_start=lambda: next(answers))
+    assert exchange.stage is TorchAgentStage.AT_WORK
+
+
 def test_a_harder_stop_says_whether_the_workers_are_being_stopped_already() -> None:
     exchange, _, _ = at_work()
     assert not exchange.stop(StopManner.GRACE)
