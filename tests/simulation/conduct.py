@@ -305,18 +305,23 @@ class Conduct:
             require(set(result.failures) <= ranks, "the result has failures of ranks that there are not")
 
     def _names_who_ran_on(self, result: RunResultRecord, world: World) -> None:
-        """A run that ends because some ranks have not exited says which: at least all that count, but no other."""
+        """A run that ends because some ranks have not exited says which: at least all that count, and are late.
+
+        A role that started again after the first end has its time from then on.
+        """
         roles = {role.role: role.attempt for role in world.roles}
         counts = [rank for rank in world.ranks if self._run.scenario.role(rank.role).restart != "ignore"]
         well = self._run.witness.ended_well
         late = {rank.rank for rank in counts if rank.rank not in well.get((rank.role, roles[rank.role]), set())}
         cause = result.root_cause
         named = set() if cause is None or not cause.silent else {*parse_ranks(cause.silent)}
-        require(late <= named, f"the result names {sorted(named)} as those that ran on, not {sorted(late)}")
+        told = set() if cause is None else {cause.node, *cause.nodes}
+        has_run_on = {role for role, attempt in roles.items() if attempt == min(roles.values())}
+        over = {each.rank for each in counts if each.rank in late and (each.role in has_run_on or each.node in told)}
+        require(over <= named, f"the result names {sorted(named)} as those that ran on, not {sorted(over)}")
         if cause is not None and named:
             on = {rank.node for rank in world.ranks if rank.rank in named}
-            told = {cause.node} if cause.node else {*cause.nodes}
-            require(told == on, f"the result names {sorted(told)} as where ranks ran on, not {sorted(on)}")
+            require(told - {""} == on, f"the result names {sorted(told)} as where ranks ran on, not {sorted(on)}")
 
     # Of its end.
 
