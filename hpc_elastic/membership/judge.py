@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from hpc_elastic.errors import ExitCode
@@ -41,6 +41,7 @@ from hpc_elastic.rundir.records import (
     RunResultRecord,
     SetAside,
     World,
+    WorldRank,
 )
 from hpc_elastic.rundir.state_records import ChosenState, Flush, HeldState, KeptState, StateVersion
 
@@ -198,10 +199,15 @@ class Judge:
         seen, failure = self._standing, self.observed
         self._standing = None
         if seen is not None and seen.trigger is Trigger.EXIT_TIMEOUT and self.root_cause is not None:
-            self.root_cause = name_unfinished(self.root_cause, self._stopped_ranks(tally, seen.nodes))
+            late = self._stopped_ranks(tally, lambda rank: rank.node in seen.nodes)
+            self.root_cause = name_unfinished(self.root_cause, late)
         if seen is None or failure is None:
             return None
-        found = find_root_cause(self.history.attempts, self._observed(tally, failure, now), self._stopped_ranks(tally))
+        observed = self._observed(tally, failure, now)
+        stores = {self._store_of(each.failure.role) for each in observed}
+        # Ranks that meet in another store cannot have been waited for.
+        others = self._stopped_ranks(tally, lambda rank: self._store_of(rank.role) in stores)
+        found = find_root_cause(self.history.attempts, observed, others)
         if found is None:
             return None
         settled = replace(seen, failure=found.failure, role=found.failure.role, detail=found.cause.line)
@@ -223,13 +229,17 @@ class Judge:
         ]
         return heard or [ObservedFailure(failure=failure, at=now)]
 
-    def _stopped_ranks(self, tally: Tally, nodes: Collection[str] | None = None) -> StoppedRanks:
-        """Return the ranks that were stopped, on these nodes or on all."""
+    def _store_of(self, role: str) -> str:
+        """Return the name of the store in which the ranks of a role meet: their own, or the one of all other roles."""
+        return role if self._settings.restarts.get(role) == "restart_role" else ""
+
+    def _stopped_ranks(self, tally: Tally, counts: Callable[[WorldRank], bool]) -> StoppedRanks:
+        """Return the ranks that were stopped, of those that count."""
         world, roles, lost = self._members.world, self.verdict.roles, self._members.losses.nodes
         if world is None:
             return StoppedRanks(nodes={})
-        ranks = (each for each in world.ranks if nodes is None or each.node in nodes)
-        is_stopped = (each for each in ranks if (roles is None or each.role in roles) and each.node not in lost)
+        ranks = [each for each in world.ranks if each.node not in lost and counts(each)]
+        is_stopped = (each for each in ranks if roles is None or each.role in roles)
         return StoppedRanks(
             nodes={each.rank: each.node for each in is_stopped},
             succeeded=frozenset(tally.succeeded),

@@ -660,3 +660,16 @@ def test_time_outs_of_two_roles_restart_both() -> None:
     script = two_roles(trainer="restart_role")
     assert not sent(time_out(script, 0, 2), Stop)
     assert set(sent(script.pass_time(3), Stop)) == {"node0", "node1", "node2", "node3"}
+
+
+def test_a_time_out_names_no_ranks_that_meet_in_another_store() -> None:
+    """The readers have one of their own, in which nobody waited for them."""
+    script = two_roles()
+    time_out(script, 0)
+    time_out(script, 1)
+    script.pass_time(3)
+    for node in range(3):
+        script.stopped(node)
+    cause = the_claim(script.stopped(3)).claim.root_cause
+    assert cause is not None
+    assert cause.silent == "1,3", "the other ranks of the trainers, which have not timed out"
