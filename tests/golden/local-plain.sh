@@ -47,8 +47,9 @@ if ! "$hpc_elastic_python" -c 'import sys; sys.exit(sys.version_info < (3, 10))'
 fi
 
 # Launch: one agent a node, in the background; the id of each process goes into hpc_elastic_launched.
-# hpc_elastic_stop answers TERM and INT, when all are started; hpc_elastic_watch is a process that may cut the wait short.
-hpc_elastic_launched=() hpc_elastic_started='' hpc_elastic_signalled='' hpc_elastic_watch=''
+# hpc_elastic_stop answers TERM and INT, when all are started; hpc_elastic_watch is a process that may cut the wait short;
+# hpc_elastic_wait_on is a command that goes on waiting where the run outlives what was launched.
+hpc_elastic_launched=() hpc_elastic_started='' hpc_elastic_signalled='' hpc_elastic_watch='' hpc_elastic_wait_on=:
 hpc_elastic_signal() {
     hpc_elastic_signalled=yes
     [ -z "$hpc_elastic_started" ] || hpc_elastic_stop
@@ -95,6 +96,7 @@ for hpc_elastic_process in "${hpc_elastic_launched[@]}"; do
 done
 # KILL, for a shell that has just been forked would answer a TERM with the traps of this one.
 [ -z "$hpc_elastic_watch" ] || { disown "$hpc_elastic_watch"; kill -KILL "$hpc_elastic_watch"; } 2>/dev/null
+"$hpc_elastic_wait_on"
 
 # What the agents agreed on counts: one lost node does not make a run that succeeded a failed one. Where all of them
 # were killed before they could agree, the records say what they prove.

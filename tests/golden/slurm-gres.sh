@@ -67,8 +67,9 @@ if ! "$hpc_elastic_python" -c 'import sys; sys.exit(sys.version_info < (3, 10))'
 fi
 
 # Launch: one agent a node, in the background; the id of each process goes into hpc_elastic_launched.
-# hpc_elastic_stop answers TERM and INT, when all are started; hpc_elastic_watch is a process that may cut the wait short.
-hpc_elastic_launched=() hpc_elastic_started='' hpc_elastic_signalled='' hpc_elastic_watch=''
+# hpc_elastic_stop answers TERM and INT, when all are started; hpc_elastic_watch is a process that may cut the wait short;
+# hpc_elastic_wait_on is a command that goes on waiting where the run outlives what was launched.
+hpc_elastic_launched=() hpc_elastic_started='' hpc_elastic_signalled='' hpc_elastic_watch='' hpc_elastic_wait_on=:
 hpc_elastic_signal() {
     hpc_elastic_signalled=yes
     [ -z "$hpc_elastic_started" ] || hpc_elastic_stop
@@ -155,21 +156,21 @@ hpc_elastic_hold_srun() {
 # `scontrol resume` lets a stopped srun go on, which would end the step for a node that was lost and is back. Slurm
 # announces a suspend by a TSTP: then srun is killed, after the child of its own that would end the step, if the script
 # may hold it. The agents go on without them.
-hpc_elastic_dismissed=''
 hpc_elastic_dismiss_srun() {
     local hpc_elastic_children
-    hpc_elastic_signalled=yes
     [ "$(hpc_elastic_count_attempts)" -gt "$hpc_elastic_attempts" ] && hpc_elastic_agent_lives || return
     hpc_elastic_children=$(find "/proc/$hpc_elastic_srun/task" -mindepth 2 -maxdepth 2 -name children -exec cat {} +)
     [ -n "$hpc_elastic_children" ] || return # srun has ended, or the kernel does not say
     # shellcheck disable=SC2086 # several numbers
     kill -KILL $hpc_elastic_children && kill -KILL "$hpc_elastic_srun" || return
-    hpc_elastic_dismissed=yes
+    hpc_elastic_wait_on=hpc_elastic_wait_without_srun
     wait "$hpc_elastic_srun" # here, where nobody reads bash's line on it
 }
 hpc_elastic_suspended() {
+    hpc_elastic_signalled=yes
+    [ "$hpc_elastic_wait_on" = : ] || return # srun was ended before
     hpc_elastic_dismiss_srun 2>/dev/null
-    [ -z "$hpc_elastic_dismissed" ] ||
+    [ "$hpc_elastic_wait_on" = : ] ||
         echo "hpc_elastic: Slurm suspends the job; srun is ended, for it might end the agents after the resume"
 }
 [ "$hpc_elastic_batch_script" != "$$" ] || trap hpc_elastic_suspended TSTP
@@ -237,8 +238,7 @@ for hpc_elastic_process in "${hpc_elastic_launched[@]}"; do
 done
 # KILL, for a shell that has just been forked would answer a TERM with the traps of this one.
 [ -z "$hpc_elastic_watch" ] || { disown "$hpc_elastic_watch"; kill -KILL "$hpc_elastic_watch"; } 2>/dev/null
-trap - TSTP
-[ -z "${hpc_elastic_dismissed-}" ] || hpc_elastic_wait_without_srun
+"$hpc_elastic_wait_on"
 
 # What the agents agreed on counts: one lost node does not make a run that succeeded a failed one. Where all of them
 # were killed before they could agree, the records say what they prove.

@@ -30,6 +30,11 @@ while not pathlib.Path("finish").exists():
     path.write_text(json.dumps([node, began, time.monotonic()]))
     time.sleep(0.05)
 """
+OWN_TEMPLATE = """{% extends "slurm/job.sh.j2" %}
+{% block after %}
+echo "all agents have ended"
+{% endblock %}
+"""
 MORE = "elastic: {lease: 3s, join_timeout: 60s}\nsignals: {grace: 2s, restart_grace: 2s}"
 
 
@@ -147,8 +152,12 @@ def test_a_job_that_slurm_suspends_and_resumes_goes_on(slurm_door: Door, slurm: 
 
 @pytest.mark.mirrored
 def test_a_resume_after_a_node_was_lost_and_came_back_ends_nobodys_run(slurm_door: Door, slurm: Cluster) -> None:
-    """A resume lets srun go on, which was stopped, and it would end the step for the node that is back."""
-    training = Training.start(slurm_door)
+    """A resume lets srun go on, which was stopped, and it would end the step for the node that is back.
+
+    The script waits for the run without it, before what a site's own template does when every agent has ended.
+    """
+    slurm_door.write("own.sh.j2", OWN_TEMPLATE)
+    training = Training.start(slurm_door, more="template: own.sh.j2")
     started = slurmd_start(slurm, "node3")
     with slurm.configured(SlurmdTimeout=300):
         slurm.kill("node3")
@@ -161,7 +170,9 @@ def test_a_resume_after_a_node_was_lost_and_came_back_ends_nobodys_run(slurm_doo
         assert (result["state"], result["restarts"]) == ("SUCCEEDED", 0), training.story()
         assert "SUCCEEDED" in slurm_door.run("status", training.run.layout.root).stdout
         training.assert_completed(slurm)
-    assert "srun is ended" in script_output(training.run)
+    written = script_output(training.run)
+    assert "srun is ended" in written
+    assert written.index("every rank exited 0") < written.index("all agents have ended")
 
 
 def suspend_and_resume(slurm: Cluster, training: Training) -> None:
