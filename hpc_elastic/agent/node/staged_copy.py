@@ -1,9 +1,11 @@
 """Makes one complete copy of an environment on the node's own disk, for all jobs and starts that want the same one.
 
 Theory of operation. A copy has a name that its source decides: where it is, and its fingerprint. It is made beside that
-name, forced to disk, and renamed: what has the name is complete, whatever died when. The lock of the name is held
-exclusively by whoever makes or removes the copy, and shared by every job that uses it, as long as its agent lives. So a
-copy is made once however many want it, and one of an older state of the source is removed only when nobody uses it.
+name, forced to disk, and renamed: what has the name is complete, whatever died when. A copy has two locks. One is
+shared by every job that makes or uses it, as long as its agent lives, and is held exclusively by whoever removes it: so
+one of an older state of the source is removed only when nobody uses it. The other is the turn to make it, so that it is
+made once however many want it. One lock for both would have to be taken exclusively by a job that shares it already;
+flock gives up the first for the second, and another job that comes in between and stays would never let it in.
 """
 
 from __future__ import annotations
@@ -69,17 +71,17 @@ def make_copy(source: str, target: str, key: str, lock: int) -> tuple[str, bool]
     """
     path = os.path.join(target, copy_name(source, key))
     try:
-        while True:
-            fcntl.flock(lock, fcntl.LOCK_SH)
+        fcntl.flock(lock, fcntl.LOCK_SH)  # nobody removes the copy from here on
+        turn = _open_lock(_turn_of(path))
+        try:
+            fcntl.flock(turn, fcntl.LOCK_EX)
             if os.path.lexists(path):
                 return _own(path), True
-            fcntl.flock(lock, fcntl.LOCK_EX)
-            if not os.path.lexists(path):
-                _remove_unused(source, target)
-                _make(source, path, key)
-                fcntl.flock(lock, fcntl.LOCK_SH)
-                if os.path.lexists(path):  # nobody took the moment between the two locks to remove it
-                    return path, False
+            _remove_unused(source, target)
+            _make(source, path, key)
+            return path, False
+        finally:
+            os.close(turn)
     except OSError as error:
         raise StageError(f"cannot write {error.filename or path}: {error.strerror}") from error
 
@@ -93,7 +95,7 @@ def open_lock(source: str, target: str, key: str) -> int:
     path = _lock_of(os.path.join(target, copy_name(source, key)))
     try:
         os.makedirs(target, _REMOVABLE, exist_ok=True)
-        lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+        lock = _open_lock(path)
     except OSError as error:
         raise StageError(f"cannot write {error.filename or target}: {error.strerror}") from error
     os.set_inheritable(lock, True)
@@ -110,6 +112,15 @@ def _stem(source: str) -> str:
 def _lock_of(path: str) -> str:
     folder, name = os.path.split(path)
     return os.path.join(folder, f".{name}.lock")
+
+
+def _turn_of(path: str) -> str:
+    folder, name = os.path.split(path)
+    return os.path.join(folder, f".{name}.turn")
+
+
+def _open_lock(path: str) -> int:
+    return os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
 
 
 def _own(path: str) -> str:
@@ -138,7 +149,7 @@ def _entries(path: str, below: str = "") -> Iterator[str]:
 
 
 def _make(source: str, path: str, key: str) -> None:
-    """Make a complete copy at a path where there is none; the lock is held.
+    """Make a complete copy at a path where there is none; this process has the turn to make it.
 
     Raises:
         StageError, OSError: it cannot be made.
@@ -210,10 +221,12 @@ def _remove_unused(source: str, target: str) -> None:
     copies = re.compile(rf"{re.escape(_stem(source))}-[0-9a-f]{{16}}")
     for name in os.listdir(target):
         path = os.path.join(target, name)
-        if not copies.fullmatch(name) or os.lstat(path).st_uid != os.geteuid():
+        if not copies.fullmatch(name):
             continue
-        with contextlib.suppress(OSError), open(_lock_of(path), "rb") as lock:  # in use: EWOULDBLOCK
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        with contextlib.suppress(OSError), open(_lock_of(path), "rb") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)  # in use: EWOULDBLOCK
+            if os.lstat(path).st_uid != os.geteuid():
+                continue
             aside = os.path.join(target, f".{name}.part")
             _remove(aside)
             os.rename(path, aside)

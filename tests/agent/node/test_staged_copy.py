@@ -168,13 +168,25 @@ def test_many_at_once_make_one_copy(tmp_path: Path) -> None:
     assert [was_there for _, was_there in found].count(False) == 1
 
 
+def test_a_copy_is_made_also_while_others_that_want_it_hold_its_lock(tmp_path: Path) -> None:
+    source, target = write_environment(tmp_path / "environment"), tmp_path / "disk"
+    name = copy_name(str(source), fingerprint(str(source)))
+    target.mkdir()
+    with open(target / f".{name}.lock", "wb") as other:
+        fcntl.flock(other, fcntl.LOCK_SH)  # it has looked for the copy, and stays until its agent ends
+        with ThreadPoolExecutor(1) as pool:
+            path, was_there = pool.submit(stage, source, target).result(timeout=20)
+    assert not was_there
+    assert listing(path) == listing(source)
+
+
 def test_what_cannot_be_unpacked_leaves_nothing_and_is_told_in_one_line(tmp_path: Path) -> None:
     source, target = tmp_path / "environment.tar.gz", tmp_path / "disk"
     source.write_bytes(b"no archive")
     with pytest.raises(StageError, match=r"gzip|tar archive") as caught:
         stage(source, target)
     assert "\n" not in str(caught.value)
-    assert [path.name for path in target.iterdir() if not path.name.endswith(".lock")] == []
+    assert [path.name for path in target.iterdir() if not path.name.endswith((".lock", ".turn"))] == []
 
 
 def test_a_cut_archive_is_no_copy(tmp_path: Path) -> None:
