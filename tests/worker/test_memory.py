@@ -319,6 +319,29 @@ os.wait()
     assert node.states.verify() == held((1, 1))
 
 
+@pytest.mark.long
+@pytest.mark.parametrize("method", ["spawn", "forkserver"])
+def test_a_process_that_multiprocessing_starts_neither_saves_nor_loads(method: str, node: Node) -> None:
+    """As a data loader with `multiprocessing_context="spawn"` starts its workers."""
+    source = f"""
+import multiprocessing
+from hpc_elastic import memory
+
+def ask():
+    memory.save(2, "the child's")
+    print(memory.load(), flush=True)
+
+if __name__ == "__main__":
+    memory.save(1, "the rank's")
+    child = multiprocessing.get_context("{method}").Process(target=ask)
+    child.start()
+    child.join()
+"""
+    outcome = node.run(0, source)
+    assert (outcome.stdout, outcome.stderr) == ("(None, None)\n", "")
+    assert [state.step for state in read_slots(map_control(node.files[0].own))] == [1]
+
+
 def test_a_program_that_a_rank_starts_inherits_nothing_of_it(node: Node) -> None:
     look = node.runner.write(
         "look.py",
