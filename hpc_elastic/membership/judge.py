@@ -172,11 +172,16 @@ class Judge:
 
         A state that is missing only adds roles to a restart that stands: the failure for which that is goes on to be
         paid for, and to be waited for, and its cause is still to be settled.
+
+        A restart of some roles keeps the places of all nodes. Where one of those roles has an unhealthy node, which
+        would get workers again, it becomes a restart of all, which leaves that node out.
         """
         before, is_added = self.verdict.decision, False
         if isinstance(before, RestartWorkers) and isinstance(decision, RestartWorkers):
             is_added = seen.trigger is Trigger.STATE_MISSING
             decision = replace(before, roles=decision.roles) if is_added else decision
+        if isinstance(decision, RestartWorkers) and self._members.are_unhealthy_in(decision.roles or ()):
+            decision = replace(decision, roles=None)
         standing = self.verdict.take(decision)
         if standing is not None and not is_added:
             self._standing = seen

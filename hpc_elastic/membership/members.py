@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from hpc_elastic.membership.actions import Action, Drop, Log, Note, SendToMember, Superseded
 from hpc_elastic.membership.admission import admit, dismiss, health_news
 from hpc_elastic.membership.gathering import Gathering
@@ -126,6 +128,11 @@ class Members:
     def is_in_world(self, node: str) -> bool:
         """Return whether a node is in the latest world."""
         return node in self._places
+
+    def are_unhealthy_in(self, roles: Collection[str]) -> bool:
+        """Return whether an unhealthy node has a place of the latest world in one of these roles."""
+        places = (self._places.get(node) for node in self.roster.unhealthy)
+        return any(place is not None and place.role in roles for place in places)
 
     def are_others_too_few(self) -> bool:
         """Return whether the nodes that are not here could not open an attempt by themselves, even if all of them live.

@@ -141,6 +141,33 @@ def test_an_unhealthy_node_of_another_role_keeps_its_place_while_one_role_restar
     assert (claim.members, claim.roles) == (("node0", "node1", "node2"), (READER,))
 
 
+def with_a_spare_reader(nodes: int = 5) -> HeadScript:
+    """Two trainers, and two readers that start again by themselves; the readers that are left are spares."""
+    roles = {node: TRAINER if node < 2 else READER for node in range(nodes)}
+    least = {TRAINER: 2, READER: 2}
+    return running(nodes, min_nodes=4, max_nodes=4, roles=roles, role_nodes=least, restarts={READER: "restart_role"})
+
+
+def test_a_role_does_not_start_again_on_a_node_that_became_unhealthy_while_it_ran() -> None:
+    script = with_a_spare_reader()
+    script.say(2, Health(problem=FULL))
+    assert sent(script.fail(3), Stop).keys() == {"node0", "node1", "node2", "node3"}
+    for node in (0, 1, 2):
+        assert script.stopped(node) == []
+    claim = the_claim(script.stopped(3)).claim
+    assert (claim.members, claim.spend.restarts) == (("node0", "node1", "node4", "node3"), 1)
+
+
+def test_a_role_whose_node_became_unhealthy_while_it_ran_ends_the_run_if_no_spare_is_there() -> None:
+    """As a restart of all roles does: the node counts for no minimum."""
+    script = with_a_spare_reader(4)
+    script.say(2, Health(problem=FULL))
+    script.fail(3)
+    for node in (0, 1, 2):
+        assert script.stopped(node) == []
+    assert the_cause(script.stopped(3)) == ("nodes_missing", ExitCode.NODES_MISSING)
+
+
 def test_a_node_that_is_healthy_again_is_taken_in_at_the_next_restart() -> None:
     script = HeadScript(3, min_nodes=2)
     script.join(2, unhealthy=FULL)

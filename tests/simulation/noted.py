@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from hpc_elastic.membership.actions import Action, ClaimAttempt, Note, SendToMember
 from hpc_elastic.membership.messages import Failed, Message, Started, Welcome
-from hpc_elastic.rundir.records import AttemptClaim
+from hpc_elastic.rundir.records import AttemptClaim, World
 from tests.simulation.rules import require
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ class Noted:
         if isinstance(action, SendToMember) and isinstance(action.message, Welcome):
             self._welcomes(told, action.node, action.message)
         if isinstance(action, ClaimAttempt):
-            self._claims(told, action.claim)
+            self._claims(told, action.claim, action.world)
         if not isinstance(action, Note):
             return
         node = str(action.metadata.get("node", ""))
@@ -119,8 +119,16 @@ class Noted:
         latest = self._run.disk.latest
         return latest is not None and any(each.node == node for each in latest.nodes) and told.joins[node] == 1
 
-    def _claims(self, told: _Told, claim: AttemptClaim) -> None:
-        """A successor has lost whoever of the world before has not come to it when it claims its first attempt."""
+    def _claims(self, told: _Told, claim: AttemptClaim, world: World) -> None:
+        """A head claims an attempt, in which no node starts workers that it has noted to be unhealthy.
+
+        A successor has lost whoever of the world before has not come to it when it claims its first one.
+        """
+        starting = {node.node for node in world.nodes if node.role in claim.roles}
+        unhealthy = sorted(starting & told.unhealthy)
+        require(
+            not unhealthy, f"{claim.head} claims attempt {claim.attempt} with {unhealthy}, unhealthy as it has noted"
+        )
         before = self._run.disk.worlds.get(claim.predecessor or 0)
         is_succession = before is not None and before.head != claim.head and not told.has_claimed
         if before is not None and is_succession and before.allocation == claim.allocation:
