@@ -5,7 +5,15 @@ from __future__ import annotations
 from dataclasses import replace
 
 from hpc_elastic.errors import ExitCode
-from hpc_elastic.membership.actions import Action, HoldForNotice, NameNotice, Note, RecordFailure, WriteNodeResult
+from hpc_elastic.membership.actions import (
+    Action,
+    HoldForNotice,
+    NameNotice,
+    Note,
+    RecordFailure,
+    WriteNodeResult,
+    WriteResult,
+)
 from hpc_elastic.membership.member import MemberPhase
 from hpc_elastic.membership.messages import (
     Assign,
@@ -188,6 +196,13 @@ def again(script: HeadScript, node_id: int, ranks: str) -> list[Action]:
     return script.say(node_id, Finished(attempt=1, again=ranks))
 
 
+def the_end(script: HeadScript) -> tuple[str, ExitCode]:
+    """How the run ends whose second node still runs when exit_timeout is over."""
+    script.pass_time(31)
+    script.stopped(0)
+    return the_cause(script.stopped(1))
+
+
 def test_the_run_stops_at_once_if_every_rank_has_saved_and_exited() -> None:
     script = HeadScript(2)
     script.run()
@@ -219,7 +234,7 @@ def test_ranks_that_run_on_after_the_others_have_saved_do_not_make_the_run_a_suc
     script.run()
     give(script)
     again(script, 0, "0-1")
-    assert the_cause(script.pass_time(31)) == ("time_limit", ExitCode.NODE_LOST)
+    assert the_end(script) == ("time_limit", ExitCode.NODE_LOST)
 
 
 def test_a_role_that_runs_on_does_not_make_it_a_success_either() -> None:
@@ -228,7 +243,19 @@ def test_a_role_that_runs_on_does_not_make_it_a_success_either() -> None:
     script.run()
     give(script)
     again(script, 0, "0-1")
-    assert the_cause(script.pass_time(31)) == ("time_limit", ExitCode.NODE_LOST)
+    assert the_end(script) == ("time_limit", ExitCode.NODE_LOST)
+
+
+def test_ranks_that_run_on_after_the_others_have_saved_are_stopped_before_the_result_is_written() -> None:
+    script = HeadScript(2, exit_timeout_s=30)
+    script.run()
+    give(script)
+    again(script, 0, "0-1")
+    actions = script.pass_time(31)
+    assert {stop.manner for stop in sent(actions, Stop).values()} == {StopManner.GRACE}
+    assert not of_kind(actions, WriteResult)
+    assert script.stopped(0) == []
+    assert the_result(script.stopped(1)).cause == "ranks 0-1 exited 75 after the notice, to go on later"
 
 
 # A member.

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, ClassVar
 from hpc_elastic.membership.actions import Note, StopWorkers
 from hpc_elastic.membership.messages import Assign
 from hpc_elastic.membership.timing import DRIFT
-from hpc_elastic.rundir.records import AttemptClaim, RunResultRecord, World
+from hpc_elastic.rundir.records import AttemptClaim, RunResultRecord, RunState, World
 from tests.simulation.scenario import GRACE_S
 
 if TYPE_CHECKING:
@@ -366,10 +366,10 @@ class Rules:
         self._run.progress.ended(agent, result)
 
     def _check_all_stopped(self, result: RunResultRecord) -> None:
-        """A run that ends for a failure has stopped the workers of all roles before: what they hold is known then."""
+        """A run that has not succeeded has stopped the workers of all roles before: what they hold is known then."""
         run = self._run
         is_usual = not (run.witness.kinds or run.witness.unkillable or run.is_disturbed)
-        if not is_usual or result.reason not in ("restarts_used_up", "no_progress"):
+        if not is_usual or result.state is RunState.SUCCEEDED:
             return
         left = [worker.rank for agent in run.everybody for worker in agent.workers.alive.values()]
         require(not left, f"the run has ended ({result.reason}), and ranks {left} run")
