@@ -73,8 +73,8 @@ class Run:
         """Waits until every rank has its process and every node's record says so: nothing is half written then."""
 
         def is_started() -> bool:
-            lines = [line for path in self.path.glob("nodes/*/events.jsonl") for line in path.read_text().splitlines()]
-            events = [json.loads(line) for line in lines if line.endswith("}")]
+            lines = [line for path in self.path.glob("nodes/*/events.jsonl") for line in whole_lines(path)]
+            events = [json.loads(line) for line in lines]
             return any((event["name"], event["attempt"]) == ("attempt.started", attempt) for event in events)
 
         wait_until(is_started, f"attempt {attempt} has started", within_s=within_s, otherwise=self.story)
@@ -167,6 +167,12 @@ class Run:
                 _check_all_or_nothing(value)
             checked += len(values)
         assert checked > 0
+
+
+def whole_lines(path: Path) -> list[str]:
+    """The lines of a file that goes on growing: of a line that is being written a reader may see a part."""
+    text = path.read_text() if path.exists() else ""
+    return text[: text.rfind("\n") + 1].splitlines()
 
 
 def _is_left_alone(process: Path, command: str) -> bool:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from hpc_elastic.rundir.layout import RunLayout
-from tests.integration.conftest import Door, Run
+from tests.integration.conftest import Door, Run, whole_lines
 from tests.slurm_sandbox.cluster import Cluster, wait_until
 
 JOB = """\
@@ -159,7 +159,7 @@ def agent_outputs(run: Run) -> str:
 
 def events(run: Run) -> list[Mapping[str, Any]]:
     """The events of all nodes."""
-    lines = [line for path in run.path.glob("nodes/*/events.jsonl") for line in path.read_text().splitlines()]
+    lines = [line for path in run.path.glob("nodes/*/events.jsonl") for line in whole_lines(path)]
     return [json.loads(line) for line in lines]
 
 

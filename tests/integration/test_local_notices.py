@@ -14,7 +14,7 @@ import pytest
 
 from hpc_elastic.api.requests import make_request, send
 from hpc_elastic.rundir.records import utc_text
-from tests.integration.conftest import Door, Run
+from tests.integration.conftest import Door, Run, whole_lines
 from tests.slurm_sandbox.cluster import wait_until
 from tests.tiers import variants
 
@@ -56,7 +56,7 @@ def give_notice(run: Run, reason: str = "operator", seconds_left: float | None =
 
 
 def events(run: Run, name: str) -> list[Any]:
-    lines = [line for path in run.path.glob("nodes/*/events.jsonl") for line in path.read_text().splitlines()]
+    lines = [line for path in run.path.glob("nodes/*/events.jsonl") for line in whole_lines(path)]
     return [event for event in map(json.loads, lines) if event["name"] == name]
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from hpc_elastic.rundir.layout import RunLayout
-from tests.integration.conftest import REPOSITORY, Run
+from tests.integration.conftest import REPOSITORY, Run, whole_lines
 from tests.slurm_sandbox.cluster import wait_until
 
 LEASE_S = 5
@@ -91,9 +91,7 @@ class Step:
 
     def told(self, attempt: int) -> list[dict[str, Any]]:
         """What the workers of an attempt have told, by rank."""
-        path = self.folder / "told.jsonl"
-        lines = path.read_text().splitlines() if path.exists() else []
-        told = [json.loads(line) for line in lines]
+        told = [json.loads(line) for line in whole_lines(self.folder / "told.jsonl")]
         return sorted((one for one in told if one["HPC_ELASTIC_ATTEMPT"] == str(attempt)), key=lambda one: one["RANK"])
 
     def wait_for(self, attempt: int, ranks: int, *, within_s: float = 120) -> list[dict[str, Any]]:
