@@ -234,7 +234,10 @@ print("attempt", attempt, flush=True)
 while not os.path.exists("go"):
     time.sleep(0.02)
     polls += 1
-    if notice := notice_received():
+    notice = notice_received()
+    if polls == 1:
+        print("has polled", flush=True)
+    if notice:
         print("poll", "1" if polls == 1 else "n", "heard", notice.reason, notice.seconds_left > 0, flush=True)
         while not os.path.exists("go"):
             time.sleep(0.02)
@@ -250,7 +253,7 @@ def test_a_successor_of_the_head_gives_the_notice_again_and_status_says_it(door:
     )
     run = door.submit("job.yaml")
     for rank in range(4):
-        run.wait_for_output("attempt 1", rank=rank)
+        run.wait_for_output("has polled", rank=rank)
     give_notice(run, "preemption", 600.0)
     for rank in range(4):
         run.wait_for_output("poll n heard preemption True", rank=rank)
@@ -276,7 +279,7 @@ def test_a_successor_of_the_head_counts_an_announced_stop_by_the_nodes_own_clock
     )
     run = door.submit("job.yaml")
     for rank in range(4):
-        run.wait_for_output("attempt 1", rank=rank)
+        run.wait_for_output("has polled", rank=rank)
     asked = make_request("stop", reason="hpc-elastic stop", seconds_left=600.0, allocation=1)
     send(run.layout, replace(asked, time=utc_text(time.time() - 3600.0)))
     for rank in range(4):
