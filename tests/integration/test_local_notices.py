@@ -249,7 +249,7 @@ def test_a_successor_of_the_head_gives_the_notice_again_and_status_says_it(door:
     door.write(
         "job.yaml",
         "name: heir\nsite: local\nnodes: {min: 1, max: 2}\nworkers_per_node: 2\nentrypoint: {script: train.py}\n"
-        "elastic: {lease: 2s}\n",
+        "elastic: {lease: 5s}\n",
     )
     run = door.submit("job.yaml")
     for rank in range(4):
@@ -275,7 +275,7 @@ def test_a_successor_of_the_head_counts_an_announced_stop_by_the_nodes_own_clock
     door.write(
         "job.yaml",
         "name: heir\nsite: local\nnodes: {min: 1, max: 2}\nworkers_per_node: 2\nentrypoint: {script: train.py}\n"
-        "elastic: {lease: 2s}\n",
+        "elastic: {lease: 5s}\n",
     )
     run = door.submit("job.yaml")
     for rank in range(4):

@@ -24,7 +24,7 @@ from tests.soak.rules import broken_rules, parse_marks
 
 pytestmark = pytest.mark.local
 
-LEASE_S = 2.0
+LEASE_S = 4.0  # a node of these has a processor within it also where four of them share two with other tests
 JOB = f"""
 name: survives
 site: local
