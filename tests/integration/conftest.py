@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -115,9 +116,10 @@ class Run:
         """The agent of a node of this machine; its guard and store host have other command lines."""
         wanted = f"HPC_ELASTIC_LOCAL_NODE_ID={node.removeprefix('local')}".encode()
         for pid, command in self.agents().items():
-            environ = Path(f"/proc/{pid}/environ")
-            if "hpc_elastic.agent.main" in command and wanted in environ.read_bytes().split(b"\0"):
-                return pid
+            with contextlib.suppress(OSError):  # what an agent forks looks like it at first, and may be gone
+                environ = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+                if "hpc_elastic.agent.main" in command and wanted in environ:
+                    return pid
         raise AssertionError(f"no agent of {node}: {self.agents()}")
 
     def worker_pid(self, rank: int, attempt: int = 1) -> int:

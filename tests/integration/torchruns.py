@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -152,8 +152,9 @@ class Step:
         """A worker's process, by its number on this machine and not in its own namespace."""
         wanted = {os.fsencode(f"RANK={rank}"), os.fsencode(f"HPC_ELASTIC_ATTEMPT={attempt}")}
         for pid in self.processes():
-            if wanted <= set(Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")):
-                return pid
+            with suppress(OSError):  # it has ended
+                if wanted <= set(Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")):
+                    return pid
         raise AssertionError(f"rank {rank} of attempt {attempt} does not run\n{self.story()}")
 
     def guards(self) -> dict[int, str]:
@@ -234,7 +235,8 @@ class LocalStep(Step):
                 one.kill()
                 one.wait()
         for pid in self.processes():
-            os.kill(pid, signal.SIGKILL)
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
 
 
 @contextmanager
