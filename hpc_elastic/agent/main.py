@@ -177,7 +177,9 @@ def _answers(address: str) -> bool:
 
 
 def _complain(text: str) -> None:
-    print(f"hpc-elastic agent: {text}", file=sys.stderr, flush=True)
+    """Write a line at once; without a buffer, print would write its newline by itself."""
+    sys.stderr.write(f"hpc-elastic agent: {text}\n")
+    sys.stderr.flush()
 
 
 def _read(path: str) -> bytes:

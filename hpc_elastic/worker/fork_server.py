@@ -162,7 +162,8 @@ class ForkServer:
         if names and folder not in self._said:
             self._said.add(str(folder))
             text = f"{folder} holds {', '.join(names)}, and what torch or preload imports has the same name"
-            print(f"hpc-elastic: {text}: workers from there import for themselves", file=sys.stderr, flush=True)
+            sys.stderr.write(f"hpc-elastic: {text}: workers from there import for themselves\n")
+            sys.stderr.flush()
         return bool(names)
 
     def _receive(self) -> tuple[dict[str, Any], list[int]] | None:

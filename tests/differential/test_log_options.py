@@ -111,12 +111,15 @@ def test_lists_of_filters_are_split_as_torch_splits_them(text: str) -> None:
     assert split_list(text) == options.duplicate_stdout_filters
 
 
+# Each line in one write, and all of a file below 4096 bytes: torchrun repeats what it finds at the end of a file as a
+# line, with a prefix of its own, be it only a part of one. It starts Python with -u, whose `print` writes the newline
+# by itself; and what is written across a page comes into sight page by page.
 SCRIPT = """
 import os, sys
 rank = os.environ["RANK"]
 for number in range(50):
-    print(f"{'apple' if number % 10 == 0 else 'pear'} {number} of {rank}")
-    print(f"apple {number} on the error stream of {rank}", file=sys.stderr)
+    sys.stdout.write(f"{'apple' if number % 10 == 0 else 'pear'} {number} of {rank}\\n")
+    sys.stderr.write(f"apple {number} on the error stream of {rank}\\n")
 """
 OPTIONS = (
     *("--redirects", "3", "--tee", "0:3,1:2", "--local-ranks-filter", "0", "--duplicate-stdout-filters", "apple"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -73,8 +74,8 @@ class Run:
         """Waits until every rank has its process and every node's record says so: nothing is half written then."""
 
         def is_started() -> bool:
-            lines = [line for path in self.path.glob("nodes/*/events.jsonl") for line in path.read_text().splitlines()]
-            events = [json.loads(line) for line in lines if line.endswith("}")]
+            lines = [line for path in self.path.glob("nodes/*/events.jsonl") for line in whole_lines(path)]
+            events = [json.loads(line) for line in lines]
             return any((event["name"], event["attempt"]) == ("attempt.started", attempt) for event in events)
 
         wait_until(is_started, f"attempt {attempt} has started", within_s=within_s, otherwise=self.story)
@@ -115,9 +116,10 @@ class Run:
         """The agent of a node of this machine; its guard and store host have other command lines."""
         wanted = f"HPC_ELASTIC_LOCAL_NODE_ID={node.removeprefix('local')}".encode()
         for pid, command in self.agents().items():
-            environ = Path(f"/proc/{pid}/environ")
-            if "hpc_elastic.agent.main" in command and wanted in environ.read_bytes().split(b"\0"):
-                return pid
+            with contextlib.suppress(OSError):  # what an agent forks looks like it at first, and may be gone
+                environ = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+                if "hpc_elastic.agent.main" in command and wanted in environ:
+                    return pid
         raise AssertionError(f"no agent of {node}: {self.agents()}")
 
     def worker_pid(self, rank: int, attempt: int = 1) -> int:
@@ -167,6 +169,12 @@ class Run:
                 _check_all_or_nothing(value)
             checked += len(values)
         assert checked > 0
+
+
+def whole_lines(path: Path) -> list[str]:
+    """The lines of a file that goes on growing: of a line that is being written a reader may see a part."""
+    text = path.read_text() if path.exists() else ""
+    return text[: text.rfind("\n") + 1].splitlines()
 
 
 def _is_left_alone(process: Path, command: str) -> bool:

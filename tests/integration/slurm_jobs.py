@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from hpc_elastic.rundir.layout import RunLayout
-from tests.integration.conftest import Door, Run
+from tests.integration.conftest import Door, Run, whole_lines
 from tests.slurm_sandbox.cluster import Cluster, wait_until
 
 JOB = """\
@@ -26,12 +26,16 @@ entrypoint: {{script: train.py}}
 WAITS = """
 import os, signal, sys, time
 
+told = []
+
 def stopped(number, frame):
     print("got", signal.Signals(number).name, flush=True)
+    told.append(number)
 
 signal.signal(signal.SIGTERM, stopped)
 print("waiting", os.environ["RANK"], flush=True)
-signal.pause()
+while not told:  # not by a pause, before which the signal may come
+    time.sleep(0.02)
 time.sleep(1)
 print("saved", flush=True)
 sys.exit(1)
@@ -159,7 +163,7 @@ def agent_outputs(run: Run) -> str:
 
 def events(run: Run) -> list[Mapping[str, Any]]:
     """The events of all nodes."""
-    lines = [line for path in run.path.glob("nodes/*/events.jsonl") for line in path.read_text().splitlines()]
+    lines = [line for path in run.path.glob("nodes/*/events.jsonl") for line in whole_lines(path)]
     return [json.loads(line) for line in lines]
 
 

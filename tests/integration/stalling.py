@@ -57,7 +57,7 @@ def main() -> None:
         dist.all_reduce(torch.ones(1))
         if how != "never" or int(os.environ["RANK"]) != rank:
             heartbeat(step)
-        time.sleep(0.2 if how == "never" else 0.02)
+        time.sleep(0.5 if how == "never" else 0.02)
     dist.destroy_process_group()
 
 

@@ -366,8 +366,9 @@ def test_what_is_not_redirected_is_in_the_agents_log_and_in_no_error_file(door: 
         "loud.py",
         """
 import os, sys, time
-print("to out", os.environ["RANK"], flush=True)
-print("to err", os.environ["RANK"], file=sys.stderr)
+# Each line at once: without a buffer print writes it in parts, and the agent's own lines may come between.
+os.write(1, f"to out {os.environ['RANK']}\\n".encode())
+os.write(2, f"to err {os.environ['RANK']}\\n".encode())
 other = os.environ["HPC_ELASTIC_RUN_DIR"] + "/attempts/0001/ranks/00001/stderr.log"
 while not (os.path.exists(other) and os.path.getsize(other)):
     time.sleep(0.05)

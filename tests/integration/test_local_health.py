@@ -125,9 +125,9 @@ def test_a_node_with_a_hung_disk_is_named_and_left_out_and_its_agent_ends(door: 
     directory = door.folder / "scratch"
     directory.mkdir()
     server = shutil.copy(hung_disk.__file__, door.folder / "hung_disk.py")
-    run = start(door, f"{sys.executable} {server} {directory}", on=str(node), health="{scratch: 3s}")
+    run = start(door, f"{sys.executable} {server} {directory}", on=str(node), health="{scratch: 8s}")
     others = tuple(f"local{number}" for number in range(3) if number != node)
-    assert_left_out(door, run, f"local{node}", "scratch: no answer within 3 s", world=others)
+    assert_left_out(door, run, f"local{node}", "scratch: no answer within 8 s", world=others)
 
 
 def test_a_run_with_too_few_healthy_nodes_ends_with_code_6_and_names_them(door: Door) -> None:

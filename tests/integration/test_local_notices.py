@@ -14,7 +14,7 @@ import pytest
 
 from hpc_elastic.api.requests import make_request, send
 from hpc_elastic.rundir.records import utc_text
-from tests.integration.conftest import Door, Run
+from tests.integration.conftest import Door, Run, whole_lines
 from tests.slurm_sandbox.cluster import wait_until
 from tests.tiers import variants
 
@@ -56,7 +56,7 @@ def give_notice(run: Run, reason: str = "operator", seconds_left: float | None =
 
 
 def events(run: Run, name: str) -> list[Any]:
-    lines = [line for path in run.path.glob("nodes/*/events.jsonl") for line in path.read_text().splitlines()]
+    lines = [line for path in run.path.glob("nodes/*/events.jsonl") for line in whole_lines(path)]
     return [event for event in map(json.loads, lines) if event["name"] == name]
 
 
@@ -234,7 +234,10 @@ print("attempt", attempt, flush=True)
 while not os.path.exists("go"):
     time.sleep(0.02)
     polls += 1
-    if notice := notice_received():
+    notice = notice_received()
+    if polls == 1:
+        print("has polled", flush=True)
+    if notice:
         print("poll", "1" if polls == 1 else "n", "heard", notice.reason, notice.seconds_left > 0, flush=True)
         while not os.path.exists("go"):
             time.sleep(0.02)
@@ -246,11 +249,11 @@ def test_a_successor_of_the_head_gives_the_notice_again_and_status_says_it(door:
     door.write(
         "job.yaml",
         "name: heir\nsite: local\nnodes: {min: 1, max: 2}\nworkers_per_node: 2\nentrypoint: {script: train.py}\n"
-        "elastic: {lease: 2s}\n",
+        "elastic: {lease: 5s}\n",
     )
     run = door.submit("job.yaml")
     for rank in range(4):
-        run.wait_for_output("attempt 1", rank=rank)
+        run.wait_for_output("has polled", rank=rank)
     give_notice(run, "preemption", 600.0)
     for rank in range(4):
         run.wait_for_output("poll n heard preemption True", rank=rank)
@@ -272,11 +275,11 @@ def test_a_successor_of_the_head_counts_an_announced_stop_by_the_nodes_own_clock
     door.write(
         "job.yaml",
         "name: heir\nsite: local\nnodes: {min: 1, max: 2}\nworkers_per_node: 2\nentrypoint: {script: train.py}\n"
-        "elastic: {lease: 2s}\n",
+        "elastic: {lease: 5s}\n",
     )
     run = door.submit("job.yaml")
     for rank in range(4):
-        run.wait_for_output("attempt 1", rank=rank)
+        run.wait_for_output("has polled", rank=rank)
     asked = make_request("stop", reason="hpc-elastic stop", seconds_left=600.0, allocation=1)
     send(run.layout, replace(asked, time=utc_text(time.time() - 3600.0)))
     for rank in range(4):

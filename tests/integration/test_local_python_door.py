@@ -171,7 +171,7 @@ def test_values_survive_the_death_of_the_head(here: Path) -> None:
         return rank
 
     run = hpc_elastic.submit(
-        value, nodes={"min": 1, "max": 2}, site="local", start="spawn", elastic={"lease": "2s"}, name="heads"
+        value, nodes={"min": 1, "max": 2}, site="local", start="spawn", elastic={"lease": "5s"}, name="heads"
     )
     wait_until(lambda: (here / "waiting").exists(), "rank 0 waits", within_s=60)
     found = Records.at(Path(run.run_dir))

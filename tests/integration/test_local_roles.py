@@ -76,7 +76,7 @@ def test_a_spare_of_another_role_takes_the_place_of_a_lost_node_and_runs_its_pro
     trainer = "{name: trainer, nodes: 1, workers_per_node: 2, entrypoint: {script: reports.py}, env: {KIND: train}}"
     command = f"command: {sys.executable}, args: [reports.py]"
     reader = f"{{name: reader, nodes: 1, workers_per_node: 1, entrypoint: {{{command}}}, env: {{KIND: read}}}}"
-    elastic = "elastic: {lease: 2s}\nsignals: {restart_grace: 1s}"
+    elastic = "elastic: {lease: 5s}\nsignals: {restart_grace: 1s}"
     door.write("job.yaml", f"site: local\ntime: 10m\nspares: 1\nstart: auto\n{elastic}\nroles: [{trainer}, {reader}]\n")
     run = door.submit("job.yaml")
     run.wait_until_started()

@@ -117,7 +117,7 @@ def test_a_hanging_disk_delays_only_the_answer(door: Door) -> None:
     wait_until_saved(run, folder, 1, 2)
     began = time.monotonic()
     refused = door.run("save", str(run.path), "--timeout", "3", exit_code=5).stderr
-    assert time.monotonic() - began < 12
+    assert time.monotonic() - began < 40  # of the 10 minutes that it would else wait
     assert "local1 had not written its part in time" in refused
     os.kill(run.worker_pid(0), signal.SIGKILL)
     wait_until_saved(run, folder, 2, 2)

@@ -210,9 +210,10 @@ class Counter(submitit.helpers.Checkpointable):
 
     def __call__(self, finish: str) -> list[int]:
         self.starts.append(self.count)
-        print("counting from", self.count, flush=True)
         while not Path(finish).exists():
             self.count += 1
+            if self.count == self.starts[-1] + 1:
+                print("counting from", self.starts[-1], flush=True)
             time.sleep(0.01)
         return [*self.starts, self.count]
 
@@ -260,7 +261,7 @@ def test_the_signal_comes_before_the_time_limit(executor: submitit.AutoExecutor,
 
 
 def test_a_function_without_checkpoint_ends_at_its_time_limit_and_says_so(executor: submitit.AutoExecutor) -> None:
-    executor.update_parameters(hpcelastic_time="4s", hpcelastic_restart={"max_restarts": 3})
+    executor.update_parameters(hpcelastic_time="8s", hpcelastic_restart={"max_restarts": 3})
     job = executor.submit(wait_for_ever)
     error = job.exception()
     assert isinstance(error, UncompletedJobError)

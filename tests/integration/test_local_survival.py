@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -24,7 +25,7 @@ from tests.soak.rules import broken_rules, parse_marks
 
 pytestmark = pytest.mark.local
 
-LEASE_S = 2.0
+LEASE_S = 4.0  # a node of these has a processor within it also where four of them share two with other tests
 JOB = f"""
 name: survives
 site: local
@@ -199,7 +200,8 @@ def test_submit_wait_returns_the_runs_exit_code_although_its_head_was_killed(doo
 def test_the_script_exits_with_the_runs_code_although_its_first_agent_was_killed(start: Start) -> None:
     case = start("{min: 2, max: 3}")
     for pid in [script_pid(case.run), *case.run.agents()]:
-        os.kill(pid, signal.SIGKILL)
+        with contextlib.suppress(ProcessLookupError):  # a guard ends by itself when its agent has
+            os.kill(pid, signal.SIGKILL)
     wait_until(lambda: not case.run.agents() and not case.run.processes(), "nothing is left of the first start")
     again = subprocess.Popen(["bash", case.run.layout.script], stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
     try:

@@ -17,7 +17,7 @@ from tests.slurm_sandbox.versions import why_impossible
 
 pytestmark = [pytest.mark.slurm, pytest.mark.xdist_group("accounting")]
 
-FORGETS_WITHIN_S = 60  # it looks for old jobs twice a minute
+FORGETS_WITHIN_S = 150  # it looks for old jobs twice a minute
 
 
 @pytest.fixture(scope="module")

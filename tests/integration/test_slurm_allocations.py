@@ -52,7 +52,7 @@ def kill_everything(slurm: Cluster, run: Run) -> None:
     """As if every node had lost its power: no agent, guard, script or worker says goodbye."""
     for node in slurm.nodes:
         slurm.kill(node)
-    run.assert_nothing_left(within_s=5)
+    run.assert_nothing_left()
     for node in slurm.nodes:
         slurm.boot(node)
 

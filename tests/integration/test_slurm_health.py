@@ -26,7 +26,7 @@ workers_per_node: 1
 time: 10m
 python: ./python
 elastic: {join_timeout: 60s}
-health: {scratch: 3s}
+health: {scratch: 8s}
 requeue: {max: 0}
 entrypoint: {script: train.py}
 """
@@ -117,7 +117,7 @@ def hung(door: Door) -> tuple[str, str]:
     directory = door.folder / "scratch"
     directory.mkdir()
     server = shutil.copy(hung_disk.__file__, door.folder / "hung_disk.py")
-    return f"{sys.executable} {server} {directory}", "scratch: no answer within 3 s"
+    return f"{sys.executable} {server} {directory}", "scratch: no answer within 8 s"
 
 
 @pytest.mark.parametrize(

@@ -46,6 +46,10 @@ while int(saved.read_text() if saved.exists() else 0) < {steps}:
         os.replace("step.new", saved)
     time.sleep(0.1)
 """
+# The same, until there is a file `finish`: however long it takes until Slurm ends the first allocation.
+TRAINS_ON = TRAINS.replace(
+    "int(saved.read_text() if saved.exists() else 0) < {steps}", "not pathlib.Path('finish').exists()"
+).format()
 LIMITED = "time: 1m\nsignals: {lead: 30s, grace: 30s, restart_grace: 2s}"  # stopped 31 s before the end
 
 
@@ -181,13 +185,15 @@ def preempting_by(slurm: Cluster, mode: str, grace_s: int) -> Iterator[None]:
 def test_a_preempted_run_goes_on_however_slurm_preempts(
     slurm_door: Door, slurm: Cluster, mode: str, grace_s: int
 ) -> None:
-    write_job(slurm_door, TRAINS.format(steps=80), nodes="2", workers="1")
+    write_job(slurm_door, TRAINS_ON, nodes="2", workers="1")
     with preempting_by(slurm, mode, grace_s):
         run = slurm_door.submit("job.yaml")
         wait_for_ranks(run, 2)
         with preempting(slurm) as urgent:
             slurm.wait_for_job(urgent, "RUNNING")
             assert not run.is_over(), run.story()
+        wait_for_ranks(run, 2, attempt=2)
+        slurm_door.write("finish", "")
         result = assert_over(run, "SUCCEEDED", 0)
     assert (result["attempts"], result["restarts"]) == (2, 0), run.story()
     assert requeues_of(run)[0][0] == 1
@@ -382,7 +388,7 @@ def write_chaining(door: Door, script: str, more: str = "") -> None:
 
 @pytest.mark.mirrored
 def test_a_chained_job_goes_on_where_the_site_forbids_requeues(slurm_door: Door, slurm: Cluster) -> None:
-    write_chaining(slurm_door, TRAINS.format(steps=120))
+    write_chaining(slurm_door, TRAINS_ON)
     waiting = slurm_door.start("submit", "job.yaml", "--wait")
     wait_until(slurm.job_ids, "the job is in the queue")
     (job_id,) = slurm.job_ids()
@@ -392,13 +398,16 @@ def test_a_chained_job_goes_on_where_the_site_forbids_requeues(slurm_door: Door,
         slurm.wait_for_job(urgent, "RUNNING")
         shown = json.loads(slurm_door.run("status", str(run.path), "--json").stdout)
         assert (shown["state"], shown["job_id"] != job_id) == ("REQUEUED", True), shown
+    wait_for_ranks(run, 2, attempt=2)
+    wait_until(partial(has_done, slurm_door, len(steps_done(slurm_door)) + 5), "it trains on", otherwise=run.story)
+    slurm_door.write("finish", "")
     output, errors = waiting.communicate(timeout=240)
     assert waiting.returncode == 0, output + errors + run.story()
     result = assert_over(run, "SUCCEEDED", 0)
     assert (result["attempts"], result["restarts"]) == (2, 0)
     first, second = (run.read(run.layout.allocation(number)) for number in (1, 2))
     assert first["job_id"] == job_id != second["job_id"] == shown["job_id"]
-    assert_none_repeated(slurm_door, 120)
+    assert_none_repeated(slurm_door, max(steps_done(slurm_door)))
 
 
 # Slurm accepts the first job that waits for another one, and its answer gets lost.

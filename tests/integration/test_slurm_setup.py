@@ -105,7 +105,7 @@ SICK = """\
 def sick(door: Door) -> str:
     """The lines of a job whose agent on node4 never starts."""
     door.write("sick", f'{SICK}exec {sys.executable} "$@"\n').chmod(0o755)
-    return f"python: {door.folder / 'sick'}\nelastic: {{join_timeout: 4s}}"
+    return f"python: {door.folder / 'sick'}\nelastic: {{join_timeout: 12s}}"
 
 
 @pytest.mark.mirrored

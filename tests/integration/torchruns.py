@@ -8,13 +8,13 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from hpc_elastic.rundir.layout import RunLayout
-from tests.integration.conftest import REPOSITORY, Run
+from tests.integration.conftest import REPOSITORY, Run, whole_lines
 from tests.slurm_sandbox.cluster import wait_until
 
 LEASE_S = 5
@@ -91,9 +91,7 @@ class Step:
 
     def told(self, attempt: int) -> list[dict[str, Any]]:
         """What the workers of an attempt have told, by rank."""
-        path = self.folder / "told.jsonl"
-        lines = path.read_text().splitlines() if path.exists() else []
-        told = [json.loads(line) for line in lines]
+        told = [json.loads(line) for line in whole_lines(self.folder / "told.jsonl")]
         return sorted((one for one in told if one["HPC_ELASTIC_ATTEMPT"] == str(attempt)), key=lambda one: one["RANK"])
 
     def wait_for(self, attempt: int, ranks: int, *, within_s: float = 120) -> list[dict[str, Any]]:
@@ -154,8 +152,9 @@ class Step:
         """A worker's process, by its number on this machine and not in its own namespace."""
         wanted = {os.fsencode(f"RANK={rank}"), os.fsencode(f"HPC_ELASTIC_ATTEMPT={attempt}")}
         for pid in self.processes():
-            if wanted <= set(Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")):
-                return pid
+            with suppress(OSError):  # it has ended
+                if wanted <= set(Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")):
+                    return pid
         raise AssertionError(f"rank {rank} of attempt {attempt} does not run\n{self.story()}")
 
     def guards(self) -> dict[int, str]:
@@ -236,7 +235,8 @@ class LocalStep(Step):
                 one.kill()
                 one.wait()
         for pid in self.processes():
-            os.kill(pid, signal.SIGKILL)
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
 
 
 @contextmanager

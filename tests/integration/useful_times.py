@@ -11,15 +11,14 @@ from typing import Any
 import pytest
 
 from hpc_elastic.useful_time.division import TimeUse
-from tests.integration.conftest import Run
+from tests.integration.conftest import Run, whole_lines
 
 TRAINER = Path(__file__).with_name("useful_trainer.py")
 
 
 def told_by_trainer(folder: Path) -> list[dict[str, Any]]:
     """The lines of rank 0."""
-    path = folder / "own-0.jsonl"
-    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+    return [json.loads(line) for line in whole_lines(folder / "own-0.jsonl")]
 
 
 def spent_by_trainer(lines: list[dict[str, Any]]) -> tuple[float, float]:

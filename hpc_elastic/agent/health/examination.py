@@ -88,7 +88,8 @@ def _answer(check: Check, limit_s: float) -> str | None:
     except NoAnswerError:
         return ""
     except Exception as error:  # a check that is wrong itself must not keep a node from its work
-        print(f"hpc-elastic agent: a health check failed: {error!r}", file=sys.stderr, flush=True)
+        sys.stderr.write(f"hpc-elastic agent: a health check failed: {error!r}\n")
+        sys.stderr.flush()
         return None
 
 

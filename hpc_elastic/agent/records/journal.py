@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
+import sys
 import time
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -399,8 +400,11 @@ class Journal:
             return
         mark = "debug: " if level == "debug" else ""
         line = f"{time.strftime('%Y-%m-%d %H:%M:%S')} hpc-elastic {self._place.node}: {mark}{printable_line(text)}"
+        log = sys.stdout if self.log is None else self.log
         with contextlib.suppress(OSError):
-            print(line, flush=True, file=self.log)
+            if log is not None:
+                log.write(f"{line}\n")  # at once: without a buffer, print writes the newline by itself
+                log.flush()
         if to_output:
             path = self._layout.script_output(self._place.job_id)
             with contextlib.suppress(OSError), open(path, "a", encoding="utf-8", opener=_private) as file:

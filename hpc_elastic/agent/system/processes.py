@@ -169,12 +169,13 @@ def find_workers(marks: Marks, *, exec_ends_within_s: float = EXEC_ENDS_WITHIN_S
     a process that is none of the run's only one file is read, because there may be ten thousand.
     """
     found: dict[int, Process] = {}
-    left = [pid for pid in _list_processes() if pid != os.getpid()]
-    deadline = time.monotonic() + exec_ends_within_s
-    while left := [pid for pid in left if not _is_told(pid, marks, found)]:
+    left = [pid for pid in _list_processes() if pid != os.getpid() and not _is_told(pid, marks, found)]
+    deadline = time.monotonic() + exec_ends_within_s  # from here: the first look at all may take longer than that
+    while left:
+        time.sleep(_LOOK_AGAIN_S)
+        left = [pid for pid in left if not _is_told(pid, marks, found)]
         if time.monotonic() > deadline:
             break
-        time.sleep(_LOOK_AGAIN_S)
     return found
 
 

@@ -152,8 +152,10 @@ class TeeSink:
     def write(self, prefix: bytes, lines: list[bytes]) -> None:
         """Print the lines, each with the prefix and a newline; copy those that match to the file for matches."""
         stream: BinaryIO = getattr(sys, self._name).buffer
+        left = memoryview(b"".join(prefix + line + b"\n" for line in lines))
         with contextlib.suppress(OSError):
-            stream.write(b"".join(prefix + line + b"\n" for line in lines))
+            while left and (written := stream.write(left)):  # without a buffer, a part of it may be written
+                left = left[written:]
             stream.flush()
         if self._descriptor is not None:
             matches = [line for line in lines if any(needle in line for needle in self._needles)]

@@ -19,7 +19,7 @@ from pathlib import Path
 import pytest
 
 import hpc_elastic
-from hpc_elastic.agent.guard.link import GuardLink
+from hpc_elastic.agent.guard.link import AGAIN_AFTER_S, GuardLink
 from hpc_elastic.agent.guard.process import KILL_AGAIN_S, LOOKS_BEFORE_S, Guard
 from hpc_elastic.agent.net.listener import allow_connections
 from hpc_elastic.agent.system.background import BackgroundThread
@@ -233,13 +233,13 @@ def test_says_that_it_has_killed(spawn: Spawn, tmp_path: Path, capfd: pytest.Cap
     )
 
 
-async def keep(guarded: Guarded, until: Callable[[], bool]) -> list[str]:
-    """What an agent says while it keeps its guard."""
+async def keep(guarded: Guarded, until: Callable[[], bool], *, lines: int = 0) -> list[str]:
+    """What an agent says while it keeps its guard, until it has said so many lines too."""
     loop = asyncio.get_running_loop()
     thread = BackgroundThread("processes", loop)
     said: list[str] = []
     keeping = loop.create_task(guarded.link.keep(thread, said.append))
-    while not until():
+    while not until() or len(said) < lines:
         assert not keeping.done()
         await asyncio.sleep(0.01)
     keeping.cancel()
@@ -264,8 +264,9 @@ def test_a_guard_that_ends_again_and_again_is_started_once_a_second(guarded: Gua
     guarded.link._command[1] = os.devnull  # an empty program, which ends at once
     os.kill(guarded.pid, signal.SIGKILL)
     began = time.monotonic()
-    said = asyncio.run(keep(guarded, lambda: time.monotonic() > began + 1.5))
-    assert 2 <= len(said) <= 4, said
+    said = asyncio.run(keep(guarded, lambda: True, lines=3))
+    assert len(said) == 3
+    assert time.monotonic() - began > 1.9 * AGAIN_AFTER_S
 
 
 @pytest.mark.long

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import io
 import json
 import os
 import re
@@ -496,6 +497,28 @@ def test_a_new_start_waits_for_agents_of_the_older_one_unless_all_have_left(runs
     assert newer.may_predecessor_live()
     older.note_all_left()
     assert not newer.may_predecessor_live()
+
+
+class Unbuffered(io.RawIOBase):
+    """A file as Python's standard streams are on top of with -u or PYTHONUNBUFFERED."""
+
+    def __init__(self) -> None:
+        self.writes: list[bytes] = []
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, data: Any) -> int:
+        self.writes.append(bytes(data))
+        return len(data)
+
+
+def test_a_line_is_one_write_so_that_nothing_a_worker_wrote_comes_before_its_end(runs: Runs) -> None:
+    journal, file = runs.journal(), Unbuffered()
+    journal.log = io.TextIOWrapper(file, write_through=True)  # type: ignore[type-var]  # as sys.stdout is there
+    journal.say("as a member")
+    (written,) = file.writes
+    assert written.endswith(b"node0: as a member\n")
 
 
 def test_only_the_head_speaks_into_the_scripts_output(runs: Runs, capsys: pytest.CaptureFixture[str]) -> None:

@@ -449,7 +449,7 @@ def test_a_head_that_answers_late_is_waited_for_on_the_same_connection(tmp_path:
 
 def test_a_head_that_never_answers_is_given_up_at_join_timeout(tmp_path: Path) -> None:
     async def scene(made: Scene) -> None:
-        made.allow(join_timeout_s=0.2)
+        made.allow(join_timeout_s=1.0)
         await made.listen_as(Slow())
         with pytest.raises(RendezvousTimeoutError) as caught:
             await made.find()
@@ -518,7 +518,8 @@ def test_whether_an_earlier_allocation_is_over_is_asked_until_the_scheduler_says
         else:
             with pytest.raises(RunDirectoryError, match="cannot be asked about"):
                 await made.find(0)
-            assert len(asked) > 4
+            assert len(asked) > 1
             assert not Path(made.layout.allocation(2)).exists()
 
-    play(tmp_path, scene, times=replace(IN_NO_TIME, scheduler_answers_within_s=0.3, asks_again_after_s=0.01))
+    within_s = 600.0 if is_over else 0.3
+    play(tmp_path, scene, times=replace(IN_NO_TIME, scheduler_answers_within_s=within_s, asks_again_after_s=0.01))

@@ -202,6 +202,21 @@ def test_an_exec_that_never_ends_is_given_up(monkeypatch: pytest.MonkeyPatch, tm
     assert len(looks) > len(set(looks))
 
 
+def test_an_exec_is_looked_at_again_however_long_the_first_look_took(
+    spawn: Spawn, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Of ten thousand processes that takes longer than an exec, and the guard of a dead agent looks no more."""
+    worker = spawn(environment=marks_of(tmp_path))
+    looks: list[int] = []
+
+    def in_an_exec_at_first(pid: int) -> bytes | None:
+        looks.append(pid)
+        return None if looks.count(pid) == 1 else find_environment(pid)
+
+    monkeypatch.setattr("hpc_elastic.agent.system.processes.find_environment", in_an_exec_at_first)
+    assert set(find_workers(Marks(run_dir=str(tmp_path), node="node1"), exec_ends_within_s=0.0)) == {worker.pid}
+
+
 def test_a_stranger_that_has_run_for_a_while_is_read_once(tmp_path: Path) -> None:
     """A node has thousands; here init, which a second look does not open."""
     source = f"""

@@ -422,11 +422,13 @@ def test_a_last_word_of_somebody_else_or_of_an_older_attempt_counts_for_nothing(
 
 
 def test_a_last_word_during_a_stop_is_of_the_stop(tmp_path: Path) -> None:
-    raises = "signal.signal(15, lambda *_: (send_last_word(os.environ['SAYS_TO'], 1), sys.exit(1)))\nsignal.pause()"
+    raises = "signal.signal(15, lambda *_: (send_last_word(os.environ['SAYS_TO'], 1), sys.exit(1)))\n"
 
     async def scene(made: Scene) -> None:
-        source = ENDS.format(attempt=1, then=raises).replace('send_last_word(os.environ["SAYS_TO"], 1)\n', "", 1)
-        await made.start(source)
+        source = ENDS.format(attempt=1, then="signal.pause()")
+        says = 'send_last_word(os.environ["SAYS_TO"], 1)\n'
+        assert says in source
+        await made.start(source.replace(says, raises, 1))  # before it says that it is ready to be stopped
         await made.workers.stop_workers(StopManner.RESTART, is_terminated=False)
 
     made = play(tmp_path, scene)

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import io
 import os
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -72,6 +75,23 @@ tee.close()
     agent.communicate(b"\n", timeout=60)
     lines = (tmp_path / "log").read_text().splitlines()
     assert sorted(lines) == sorted(f"{stream} <{number}{number}>" for number in range(2000) for stream in "oe")
+
+
+def test_no_line_is_lost_where_a_write_takes_only_a_part(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With PYTHONUNBUFFERED the stream is the descriptor itself: a signal may end a write to a pipe early."""
+
+    class Hasty(io.RawIOBase):
+        written = b""
+
+        def write(self, data: Any) -> int:
+            self.written += bytes(data[:10])
+            return min(len(data), 10)
+
+    (tmp_path / "out").write_text("the first line\nthe second line\n")
+    stream = Hasty()
+    monkeypatch.setattr(sys, "stdout", SimpleNamespace(buffer=stream))
+    Tee([followed(tmp_path / "out")]).close()
+    assert stream.written == b"> the first line\n> the second line\n"
 
 
 def test_a_line_without_an_end_is_cut(tmp_path: Path, capfdbinary: Capture) -> None:
