@@ -163,6 +163,8 @@ class Agent:
         ahead_s = self.dice.choice([0.0, 0.0, -3600.0, 3600.0, 86400.0])
         drift = random.Random(f"{run.scenario.seed}/{number}/drift").choice([0.0, -DRIFT / 2, DRIFT / 2])
         self.clock = MachineClock(ahead_s, 1 + drift)
+        # Of the time of day, which nothing depends on but what people are told of it.
+        self.wall_ahead_s = random.Random(f"{run.scenario.seed}/{number}/wall").choice([0.0, 0.0, 0.0, 1.0, -5.0, 90.0])
         self.process = AgentProcess(run.clock, self.clock, self.dice, self._crashed)
         self.process.agent = self
         self.guard = Guard(self)

@@ -23,7 +23,22 @@ from pathlib import Path
 ROOT = Path(__file__).parent.parent.parent
 # Who only speaks to people: what is said to them is not checked here.
 WORDS = frozenset(
-    {"Log", "Note", "say", "_say", "_tell", "_warn", "note", "best_effort", "opening", "announcement", "tell", "met"}
+    {
+        "Log",
+        "Note",
+        "say",
+        "_say",
+        "_tell",
+        "_warn",
+        "note",
+        "best_effort",
+        "opening",
+        "announcement",
+        "tell",
+        "met",
+        "print",
+        "_print",
+    }
 )
 DOES_MORE = frozenset({"best_effort", "tell", "met"})  # when these are called does matter
 TOLD = frozenset({"_telemetry"})

@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from typing import TYPE_CHECKING
 
-from hpc_elastic.membership.actions import Action, ClaimAttempt, Note, SendToMember
-from hpc_elastic.membership.messages import Failed, Message, Started, Welcome
-from hpc_elastic.rundir.records import AttemptClaim, World
+from hpc_elastic.membership.actions import Action, ClaimAttempt, Note, SendToMember, WriteResult
+from hpc_elastic.membership.messages import Failed, Join, Message, Started, Welcome
+from hpc_elastic.rundir.records import AttemptClaim, RunResultRecord, World
 from tests.simulation.rules import require
 
 if TYPE_CHECKING:
@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from tests.simulation.workers import Worker
     from tests.simulation.world import SimulatedRun
 
+CLOCKS_DIFFER_S = 2.0  # then people are told, for the times in its logs
+EXACT_S = 0.001
 ENDINGS = 2  # as a failure is seen, and as its cause is known
 
 
@@ -33,6 +35,8 @@ class _Told:
         self.opened: set[int] = set()
         self.has_claimed = False
         self.endings = 0
+        self.clocks: dict[str, float] = {}  # by node, how far its clock was ahead as its latest join arrived
+        self.joining: set[str] = set()  # nodes that have asked to join, and have no answer yet
         self.owed: set[tuple[str, str]] = set()  # events that are to follow in this step, and their nodes
 
 
@@ -55,6 +59,8 @@ class Noted:
             self._welcomes(told, action.node, action.message)
         if isinstance(action, ClaimAttempt):
             self._claims(told, action.claim, action.world)
+        if isinstance(action, WriteResult):
+            self._gives_up(agent, told, action.result)
         if not isinstance(action, Note):
             return
         node = str(action.metadata.get("node", ""))
@@ -100,19 +106,46 @@ class Noted:
         elif action.name == "node.set_aside":
             require(node not in told.aside, f"{what} again")
             told.aside.add(node)
+        elif action.name == "node.clock_differs":
+            offset_s = float(action.metadata["offset_s"])
+            is_so = self._differs(told, node) and abs(offset_s - told.clocks[node]) < 0.1
+            require(is_so, f"{what} by {offset_s} s, and it is {told.clocks.get(node)} s ahead")
 
     def stepped(self, agent: Agent, head: object) -> None:
         """A head has done all that one event makes it do."""
         owed, self._by[head].owed = self._by[head].owed, set()
         require(not owed, f"{agent.name} does not note {sorted(owed)}")
 
+    def hears_clock(self, agent: Agent, head: object, join: Join) -> None:
+        """A node asks to join, and says what time of day it is there."""
+        told, node, now = self._by[head], self._run.peer(agent, join.node), self._run.clock.now
+        sent_at = join.clock_ns / 1e9 - node.wall_ahead_s
+        is_so = node.started_at - EXACT_S <= sent_at <= now + EXACT_S
+        require(is_so, f"{join.node} says at {now:.3f} s that it is {sent_at:.3f} s, by its clock")
+        told.clocks[join.node] = sent_at + node.wall_ahead_s - now - agent.wall_ahead_s
+        told.joining.add(join.node)
+
+    def _differs(self, told: _Told, node: str) -> bool:
+        return abs(told.clocks.get(node, 0.0)) >= CLOCKS_DIFFER_S
+
     def _welcomes(self, told: _Told, node: str, welcome: Welcome) -> None:
+        if node in told.joining and self._differs(told, node):
+            told.owed.add(("node.clock_differs", node))
+        told.joining.discard(node)
         if welcome.is_late and node not in told.here:
             told.owed.add(("node.parked", node))
         if node in told.lost and node not in told.here:
             told.owed.add(("node.returned", node))
         if self._run.agent(node).problem is None and node not in told.here:
             told.owed.add(("node.joined", node))
+
+    def _gives_up(self, agent: Agent, told: _Told, result: RunResultRecord) -> None:
+        """No head ends a run for want of nodes that are with it, also where they have come back meanwhile."""
+        scenario, here = self._run.scenario, told.here - told.unhealthy
+        if result.reason != "node_lost" or len(scenario.roles) > 1:
+            return
+        what = f"{agent.name} ends the run for {result.reason} ({result.cause})"
+        require(len(here) < scenario.min_nodes, f"{what}, and {sorted(here)} are with it")
 
     def _was_absent(self, told: _Told, node: str) -> bool:
         """Whether a node was in the world of a head before, and has not come to this one until now."""

@@ -12,6 +12,7 @@ from hpc_elastic.membership import messages
 from hpc_elastic.membership.actions import Action, AskScheduler, HeadOver, Note, SendToMember
 from hpc_elastic.membership.member import MemberPhase
 from hpc_elastic.membership.messages import Message, StopManner
+from tests.simulation.disk import LAYOUT
 from tests.simulation.rules import LOSING, require
 
 if TYPE_CHECKING:
@@ -167,6 +168,9 @@ class Orders:
             not end.is_settled or is_known, f"{what}, as if that were on record: {[each.reason for each in results]}"
         )
         require(end.is_settled or "disk" in self._run.witness.kinds, f"{what}, as if that were not on record")
+        if is_noted and "disk" not in self._run.witness.kinds:  # the script, which ends with that code, may wait for it
+            told = self._run.files.content.get(LAYOUT.exit_code, [b""])[0]
+            require(told == b"%d\n" % results[0].exit_code, f"{what}, and the script is told {told!r}")
 
     def _asks(self, agent: Agent, head: object, action: AskScheduler) -> None:
         """The scheduler is asked by the head alone, rarely, and about members that are silent."""

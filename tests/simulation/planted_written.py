@@ -8,11 +8,14 @@ from typing import Any
 
 from hpc_elastic.agent.drivers.coordinator import Coordinator
 from hpc_elastic.agent.drivers.head_side import HeadSide
-from hpc_elastic.membership import discovery, judge, succession
+from hpc_elastic.agent.records import journal
+from hpc_elastic.membership import admission, discovery, judge, succession
 from hpc_elastic.membership.discovery import HeadDiscovery
 from hpc_elastic.membership.job_end import JobEnd
+from hpc_elastic.membership.judge import Judge
 from hpc_elastic.membership.member import Member
 from hpc_elastic.membership.messages import Join
+from tests.simulation.disk import LAYOUT
 from tests.simulation.plant import Plant
 
 
@@ -81,6 +84,14 @@ def _lost_all_the_same(joined: Callable[..., Any]) -> Callable[..., Any]:
     return join
 
 
+def _no_exit_code(write: Callable[..., Any]) -> Callable[..., Any]:
+    return lambda path, content, **how: None if path == LAYOUT.exit_code else write(path, content, **how)
+
+
+def _never(_: Callable[..., Any]) -> Callable[..., Any]:
+    return lambda judge, now: False
+
+
 # By name: where it is, what it does instead, the kind of scenario that shows it, and words of the rule that it breaks.
 WRITTEN_BUGS: Mapping[str, tuple[Any, str, Callable[..., Any], str, str]] = {
     "process ids are forgotten": (Member, "workers_started", _without_pids, "failures", "process ids"),
@@ -100,6 +111,9 @@ WRITTEN_BUGS: Mapping[str, tuple[Any, str, Callable[..., Any], str, str]] = {
         "gave no answer, before",
     ),
     "a batch host that joins stays lost": (JobEnd, "joined", _lost_all_the_same, "spares", "end the job, and"),
+    "the script is not told the exit code": (journal, "write_bytes", _no_exit_code, "any", "the script is told"),
+    "a slow message is taken for another clock": (admission, "CLOCKS_DIFFER_S", _for_long, "any", "clock_differs"),
+    "nodes that are back are too few": (Judge, "resumes", _never, "saves", "are with it"),
     "nodes of a rack have turns in a row": (succession, "order_of_succession", _in_a_row, "roles", "names the turns"),
 }
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import threading
 from collections.abc import Callable, Collection, Iterator
@@ -261,6 +262,7 @@ class Headquarters(Coordinator):
             run.witness.see("loss")
         if isinstance(message, Join) and join is None:
             run.orders.gets_join(self._head, message.node)
+            run.noted.hears_clock(self.agent, self._head, message)
         if isinstance(message, Join) and run.disk.claims and run.scenario.rejoin == "immediately":
             run.witness.see("joined")
         super().received(connection, message)
@@ -420,6 +422,11 @@ def _monotonic() -> float:
     return _thread().agent.now
 
 
+def _time_of_day_ns() -> int:
+    agent = cast("Agent", cast(Any, asyncio.get_running_loop()).agent)
+    return int(1e9 * (agent.run.clock.now + agent.wall_ahead_s))
+
+
 def _saves_thread(name: str, loop: Any) -> DiskThread:
     """Of a head, for the files of saves."""
     run = loop.agent.run
@@ -437,16 +444,15 @@ def wired(run: Any, plant: Plant) -> Iterator[None]:
     """The shipped modules work on this simulated run meanwhile."""
     shared = SharedOs()
     wall = SimpleNamespace(time=lambda: run.clock.now, time_ns=lambda: int(1e9 * run.clock.now))
+    time_of_day = SimpleNamespace(time_ns=_time_of_day_ns)
     clock = SimpleNamespace(monotonic=_monotonic, sleep=_sleep)
     places: list[tuple[Any, str, Any]] = [
         (store, "os", shared),
         (store, "open", shared.open_file),
         (journal, "os", shared),
         (retries, "time", clock),
-        *(
-            (module, "time", wall)
-            for module in (coordinator, failures, head_link, head_watch, journal, local_member, state_saves)
-        ),
+        *((module, "time", wall) for module in (failures, head_watch, journal, local_member, state_saves)),
+        *((module, "time", time_of_day) for module in (coordinator, head_link)),
         (state_saves, "BackgroundThread", _saves_thread),
         (requested_saves, "threading", SimpleNamespace(Thread=asked_saves.WriterThread, Event=threading.Event)),
         (requested_saves, "os", asked_saves.FAKE_OS),

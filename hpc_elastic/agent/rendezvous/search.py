@@ -100,7 +100,6 @@ class HeadSearch:
         self._times = times
         self._loop = asyncio.get_running_loop()
         self._known: AllocationClaim | None = None
-        self._lookup = Lookup()
         self._explainer = Explainer(plan.network.port_range)
 
     async def claim(self, say: Callable[[str, Level], None]) -> AllocationClaim | None:
