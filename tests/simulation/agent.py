@@ -45,6 +45,8 @@ from tests.simulation.workers import Workers
 if TYPE_CHECKING:
     from tests.simulation.world import SimulatedRun
 
+CLOCKS_DIFFER_OF_UP_TO = 8  # nodes
+
 
 class AgentProcess(Process):
     """The agent's event loop, on the simulated network."""
@@ -163,8 +165,9 @@ class Agent:
         ahead_s = self.dice.choice([0.0, 0.0, -3600.0, 3600.0, 86400.0])
         drift = random.Random(f"{run.scenario.seed}/{number}/drift").choice([0.0, -DRIFT / 2, DRIFT / 2])
         self.clock = MachineClock(ahead_s, 1 + drift)
-        # Of the time of day, which nothing depends on but what people are told of it.
-        self.wall_ahead_s = random.Random(f"{run.scenario.seed}/{number}/wall").choice([0.0, 0.0, 0.0, 1.0, -5.0, 90.0])
+        # Of the time of day, which nothing depends on but what people are told of it, a line a node: so of few nodes.
+        wall = random.Random(f"{run.scenario.seed}/{number}/wall").choice([0.0, 0.0, 0.0, 1.0, -5.0, 90.0])
+        self.wall_ahead_s = wall if run.scenario.nodes <= CLOCKS_DIFFER_OF_UP_TO else 0.0
         self.process = AgentProcess(run.clock, self.clock, self.dice, self._crashed)
         self.process.agent = self
         self.guard = Guard(self)
