@@ -172,10 +172,9 @@ def test_a_copy_is_made_also_while_others_that_want_it_hold_its_lock(tmp_path: P
     source, target = write_environment(tmp_path / "environment"), tmp_path / "disk"
     name = copy_name(str(source), fingerprint(str(source)))
     target.mkdir()
-    with open(target / f".{name}.lock", "wb") as other:
+    with ThreadPoolExecutor(1) as pool, open(target / f".{name}.lock", "wb") as other:
         fcntl.flock(other, fcntl.LOCK_SH)  # it has looked for the copy, and stays until its agent ends
-        with ThreadPoolExecutor(1) as pool:
-            path, was_there = pool.submit(stage, source, target).result(timeout=20)
+        path, was_there = pool.submit(stage, source, target).result(timeout=20)
     assert not was_there
     assert listing(path) == listing(source)
 
