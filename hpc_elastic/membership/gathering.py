@@ -236,10 +236,12 @@ class Gathering:
 
     def reminder(self, now: float) -> list[Action]:
         """Return, every 30 s, a log line with the nodes that the round waits for."""
-        if now < self._say_at or self._roster.is_complete:
+        if now < self._say_at:
             return []
-        missing = self._roster.missing()
         self._say_at = now + SAY_MISSING_EVERY_S
+        if self._roster.is_complete:
+            return []  # a successor waits until the lost head has fenced
+        missing = self._roster.missing()
         names = name_some([_with_cause(node, self._known.get(node)) for node in missing])
         return [Log(text=f"waiting for {names} to join; {max(0.0, self._closes_at() - now):.0f} s left")]
 

@@ -147,9 +147,10 @@ class Head:
         times = [self._members.leases.next_tick, self._closing.next_tick(), self._pending_stop.due_at]
         if self.phase is HeadPhase.RUNNING:
             times += [self._barriers.next_tick(), self._held_until]
-        if self.phase is HeadPhase.GATHERING:
-            opens_at = self.gathering.next_tick() if self._opens_at == -NEVER else self._opens_at
-            times += [opens_at, self._unfit.next_tick]
+        if self.phase is HeadPhase.GATHERING and self._unfit.are_there:
+            times.append(self._unfit.next_tick)  # the round is not closed any more
+        elif self.phase is HeadPhase.GATHERING:
+            times.append(self.gathering.next_tick() if self._opens_at == -NEVER else self._opens_at)
         if self.phase in (HeadPhase.PAUSING, HeadPhase.AWAITING_QUORUM):
             times.append(self._resume_at)
         return min(times)

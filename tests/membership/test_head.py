@@ -128,6 +128,16 @@ def test_ends_the_run_if_a_node_joins_and_is_unfit() -> None:
     assert the_cause(script.join(1, problem="sees 3 GPUs")) == ("setup_failed", ExitCode.SETUP)
 
 
+def test_a_head_does_not_spin_while_others_may_say_that_they_are_unfit_too() -> None:
+    script = HeadScript(3, min_nodes=3)
+    script.join(0)
+    script.pass_time(599.9)
+    assert not of_kind(script.join(1, problem="sees 3 GPUs"), WriteResult)
+    script.pass_time(0.2)  # join_timeout is over
+    assert script.head.next_tick() > script.now
+    assert the_cause(script.pass_time(3)) == ("setup_failed", ExitCode.SETUP)
+
+
 def test_a_late_comer_waits_beside_the_world_and_is_in_the_next() -> None:
     script = HeadScript(3, min_nodes=2)
     script.join(0, 1)

@@ -521,6 +521,14 @@ def test_a_successor_waits_until_nobody_else_can_be_at_work(
     assert of_kind(script.pass_time(0.2), ClaimAttempt)
 
 
+def test_a_successor_does_not_spin_while_it_waits_longer_than_between_two_reminders() -> None:
+    script = succeeding(succession(is_dead=False, contact=80.0))  # as with a lease of more than a minute
+    script.join(0, 1, 2, 3)  # the one that was head is back
+    assert not of_kind(script.pass_time(70), ClaimAttempt)
+    assert script.head.gathering.next_tick() > script.now
+    assert of_kind(script.pass_time(20), ClaimAttempt)
+
+
 def test_a_successor_with_too_few_waits_for_a_spare_that_is_on_its_way() -> None:
     script = succeeding(succession(is_dead=True, nodes=3), min_nodes=3, nodes=4)
     assert not of_kind(script.join(1, 2), ClaimAttempt)

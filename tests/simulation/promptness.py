@@ -195,14 +195,30 @@ class Promptness:
 
     def _check_world(self, world: World) -> None:
         """Everybody who is there takes part, as far as there is room."""
-        roles = {agent.name: agent.role for agent in self._run.agents} | {node.node: node.role for node in world.nodes}
+        agents = [agent for agent in self._run.agents if agent.is_running and not self._is_late_for(agent, world)]
+        roles = {agent.name: agent.role for agent in agents} | {node.node: node.role for node in world.nodes}
         for role in self._run.scenario.roles:
-            there = [agent.name for agent in self._run.agents if roles[agent.name] == role.name and agent.is_running]
+            there = [agent.name for agent in agents if roles[agent.name] == role.name]
             taken = [node.node for node in world.nodes if node.role == role.name]
             room = min(role.nodes_max, len(there))
             require(
                 len(taken) == room, f"{taken} are in the world for {role.name}: {there} are there for {room} places"
             )
+
+    def _is_late_for(self, agent: Agent, world: World) -> bool:
+        """Whether an agent that runs is not there yet.
+
+        One that has started since the head died looks for that one first. One that found no head within `join_timeout`,
+        on a disk on which a claim takes longer than that, claims the next allocation, and joins after the attempt.
+        """
+        run, lost = self._run, self._lost_alone()
+        if lost is not None and agent.started_at >= run.agent(lost).died_at:
+            return True
+        has_claimed = any(
+            each.node == agent.name and each.allocation > world.allocation for each in run.disk.allocations
+        )
+        searched_s = 0.0 if agent.name in run.witness.joined else (run.clock.now - agent.started_at) * (1 + DRIFT)
+        return has_claimed or searched_s >= run.scenario.join_timeout_s
 
     def _check_wait(self, what: str, began: float, within_s: float) -> None:
         waited_s = self._run.clock.now - began
