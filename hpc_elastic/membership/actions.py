@@ -154,6 +154,7 @@ class NameNotice:
 class RecordFailure:
     """Member: complete the error file of a failed worker, then call `failure_recorded`.
 
+    `ended_at`: when the agent saw its end, in monotonic seconds; the order of failures on a node tells the first one.
     `is_after_stop`: the worker ended after the TERM of a stop. Unless it has left its own account of a failure, call
     `ended_by_stop` instead.
     """
@@ -161,6 +162,7 @@ class RecordFailure:
     attempt: int
     local_rank: int
     exitcode: int
+    ended_at: float
     is_after_stop: bool = False
 
 

@@ -60,18 +60,18 @@ class Exits:
 
     def hold(self, local_rank: int, exitcode: int, now: float) -> None:
         """Hold back the exit of a worker that ended by a TERM, which may have come from outside."""
-        self._held.append((local_rank, exitcode))
+        self._held.append((local_rank, exitcode, now))
         self.judge_held_at = min(self.judge_held_at, now + TERM_SETTLES_S)
 
-    def take_held(self) -> list[tuple[int, int]]:
-        """Return local rank and exit code of the workers that were held back, which count as failed now."""
+    def take_held(self) -> list[tuple[int, int, float]]:
+        """Return local rank, exit code and moment of the workers that were held back, which count as failed now."""
         held = self._held
         self.forget_held()
         return held
 
     def forget_held(self) -> None:
         """Forget the workers that were held back: the TERM was for the whole node, and none of them failed."""
-        self._held: list[tuple[int, int]] = []
+        self._held: list[tuple[int, int, float]] = []
         self.judge_held_at = NEVER
 
     def records(self, local_rank: int) -> None:

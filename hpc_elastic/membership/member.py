@@ -256,11 +256,11 @@ class Member:
             # Only a stop because of a failure is one that other failures may precede; what ends during another stop,
             # such as a rank whose peers a person has stopped, has not failed.
             is_about_failure = self.phase is MemberPhase.STOPPING and self._stop_manner is StopManner.RESTART
-            return [self._record_failure(local_rank, exitcode, is_after_stop=True)] if is_about_failure else []
+            return [self._record_failure(local_rank, exitcode, now, is_after_stop=True)] if is_about_failure else []
         if exitcode in ENDED_BY_TERM:
             self._exits.hold(local_rank, exitcode, now)
             return []
-        return [self._record_failure(local_rank, exitcode)]
+        return [self._record_failure(local_rank, exitcode, now)]
 
     def failure_recorded(self, failure: FailureRecord) -> list[Action]:
         """Report a failed worker, or one that could not be started, once its error file is written."""
@@ -434,10 +434,16 @@ class Member:
         self.phase = MemberPhase.WORKING
         return [StartWorkers(assign=assign)]
 
-    def _record_failure(self, local_rank: int, exitcode: int, *, is_after_stop: bool = False) -> RecordFailure:
+    def _record_failure(
+        self, local_rank: int, exitcode: int, ended_at: float, *, is_after_stop: bool = False
+    ) -> RecordFailure:
         self._exits.records(local_rank)
         return RecordFailure(
-            attempt=self.attempt, local_rank=local_rank, exitcode=exitcode, is_after_stop=is_after_stop
+            attempt=self.attempt,
+            local_rank=local_rank,
+            exitcode=exitcode,
+            ended_at=ended_at,
+            is_after_stop=is_after_stop,
         )
 
     def _record_held(self) -> list[Action]:

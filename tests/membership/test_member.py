@@ -128,7 +128,7 @@ def test_leaves_if_it_is_terminated_before_there_is_a_head() -> None:
 
 def test_reports_a_failure_when_its_error_file_is_written() -> None:
     member = working()
-    assert member.worker_exited(1, 0, -9, 1) == [RecordFailure(attempt=1, local_rank=0, exitcode=-9)]
+    assert member.worker_exited(1, 0, -9, 1) == [RecordFailure(attempt=1, local_rank=0, exitcode=-9, ended_at=1)]
     failure = a_failure(2, exitcode=-9)
     assert told(member.failure_recorded(failure)) == [Failed(attempt=1, failure=failure)]
     assert member.phase is MemberPhase.WORKING
@@ -260,7 +260,7 @@ def test_a_worker_that_ends_by_term_after_the_stop_has_not_failed() -> None:
 
 def test_a_worker_that_failed_by_itself_while_the_others_stop_is_recorded_too() -> None:
     member = stopping()
-    assert member.worker_exited(1, 1, -9, 1) == [RecordFailure(attempt=1, local_rank=1, exitcode=-9)]
+    assert member.worker_exited(1, 1, -9, 1) == [RecordFailure(attempt=1, local_rank=1, exitcode=-9, ended_at=1)]
     assert member.workers_stopped(1, (), 26000) == []
     (stopped,) = [message for message in told(member.failure_recorded(a_failure(3))) if isinstance(message, Stopped)]
     assert [failure.rank for failure in stopped.failures] == [3]
@@ -280,7 +280,7 @@ def ends_after_the_term(manner: StopManner) -> tuple[Member, list[Action]]:
 
 def test_a_worker_that_ends_after_the_term_of_a_failures_stop_has_failed_if_its_error_file_says_so() -> None:
     member, asked = ends_after_the_term(StopManner.RESTART)
-    assert asked == [RecordFailure(attempt=1, local_rank=1, exitcode=1, is_after_stop=True)]
+    assert asked == [RecordFailure(attempt=1, local_rank=1, exitcode=1, ended_at=2, is_after_stop=True)]
     assert told(member.workers_stopped(1, (), 26000)) == []
     failure = replace(a_failure(3), is_after_stop=True)
     (stopped,) = [message for message in told(member.failure_recorded(failure)) if isinstance(message, Stopped)]
@@ -301,7 +301,9 @@ def test_a_worker_that_ends_while_its_stacks_are_taken_ended_after_the_stop() ->
     """The signal may wake it out of a call that would have gone on, and then it finds that its peers are gone."""
     member = working()
     member.received(Stop(attempt=1, manner=StopManner.RESTART, reason="it hangs", takes_stacks=True), 1)
-    assert member.worker_exited(1, 1, 1, 2) == [RecordFailure(attempt=1, local_rank=1, exitcode=1, is_after_stop=True)]
+    assert member.worker_exited(1, 1, 1, 2) == [
+        RecordFailure(attempt=1, local_rank=1, exitcode=1, ended_at=2, is_after_stop=True)
+    ]
 
 
 def test_a_worker_that_was_reported_as_stalled_is_not_judged_once_more_by_its_end() -> None:
@@ -426,7 +428,7 @@ def test_a_worker_that_died_of_term_is_judged_when_none_came_for_the_agent() -> 
     member = working()
     assert member.worker_exited(1, 0, -15, 1.0) == []
     assert member.next_tick() == 1.0 + TERM_SETTLES_S
-    assert RecordFailure(attempt=1, local_rank=0, exitcode=-15) in member.tick(1.0 + TERM_SETTLES_S)
+    assert RecordFailure(attempt=1, local_rank=0, exitcode=-15, ended_at=1.0) in member.tick(1.0 + TERM_SETTLES_S)
 
 
 def test_a_worker_that_died_of_the_agents_own_term_is_no_failure() -> None:
@@ -440,7 +442,7 @@ def test_a_worker_that_died_of_the_agents_own_term_is_no_failure() -> None:
 def test_a_worker_that_died_of_term_is_recorded_if_its_peers_failure_comes_first() -> None:
     member = working()
     member.worker_exited(1, 0, -15, 1.0)
-    record = RecordFailure(attempt=1, local_rank=0, exitcode=-15)
+    record = RecordFailure(attempt=1, local_rank=0, exitcode=-15, ended_at=1.0)
     assert member.received(stop(), 0) == [record, stop_workers(StopManner.RESTART)]
 
 

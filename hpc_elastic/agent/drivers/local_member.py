@@ -310,7 +310,7 @@ class LocalMember:
             await self._group.initialize_workers(action.assign)
         except StartFailedError as error:
             for order in self._group.orders():
-                await self._record(order, pid=0, exitcode=1, message=str(error))
+                await self._record(order, pid=0, exitcode=1, ended_at=self._loop.time(), message=str(error))
         except StateNotHereError as missing:
             reason = str(missing)
             self._do(lambda _: self._member.node_broke(reason, action.assign.state))
@@ -399,11 +399,20 @@ class LocalMember:
 
     async def _record_failure(self, action: RecordFailure) -> None:
         order, pid = self._group.order_of(action.local_rank)
-        await self._record(order, pid=pid, exitcode=action.exitcode, is_after_stop=action.is_after_stop)
+        ended_at, stopped = action.ended_at, action.is_after_stop
+        await self._record(order, pid=pid, exitcode=action.exitcode, ended_at=ended_at, is_after_stop=stopped)
 
     async def _record(
-        self, order: WorkerOrder, *, pid: int, exitcode: int, message: str = "", is_after_stop: bool = False
+        self,
+        order: WorkerOrder,
+        *,
+        pid: int,
+        exitcode: int,
+        ended_at: float,
+        message: str = "",
+        is_after_stop: bool = False,
     ) -> None:
+        timestamp = time.time() - (self._loop.time() - ended_at)  # not that of the record, for which others wait
         layout, node, role = RunLayout(self._plan.run_dir), self._place.node, self.join.role
         failing = self._group.failing_word(order.local_rank)
 
@@ -420,6 +429,7 @@ class LocalMember:
                 role=role,
                 pid=pid,
                 exitcode=exitcode,
+                timestamp=timestamp,
                 message=message,
                 is_after_stop=is_after_stop,
                 circumstances=self._circumstances,

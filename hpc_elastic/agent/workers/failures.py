@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import signal
-import time
 from dataclasses import replace
 from typing import Any
 
@@ -40,6 +39,7 @@ def record_failure(
     role: str,
     pid: int,
     exitcode: int,
+    timestamp: float,
     message: str = "",
     is_after_stop: bool = False,
     circumstances: Circumstances | None = None,
@@ -53,6 +53,7 @@ def record_failure(
         role: the worker's role.
         pid: the worker's process id; 0 if it could not be started.
         exitcode: the worker's exit code; negative for a signal.
+        timestamp: when it ended, in Unix seconds; what the worker itself wrote of its failure says it better.
         message: why the worker could not be started.
         is_after_stop: whether the worker ended after the TERM of a stop.
         circumstances: what the node says; None: nothing is asked.
@@ -66,7 +67,7 @@ def record_failure(
     evidence = replace(evidence, sent_signal="SIGTERM" if is_after_stop else "")
     classified = classify(evidence)
     worker = FailedWorker(rank=order.rank, local_rank=order.local_rank, pid=pid, node=node, attempt=order.attempt)
-    data = _complete(data, worker, evidence, classified)
+    data = _complete(data, worker, evidence, classified, timestamp)
     if order.output is not None:  # what the worker itself read was not all: the agent writes its log
         data["stderr_tail"] = clip(tail, STDERR_TAIL_LIMIT)
     with contextlib.suppress(RunDirectoryError):  # a full disk must not hide the failure itself
@@ -83,7 +84,7 @@ def record_failure(
         signal_name=evidence.signal_name,
         error_file=path,
         message=clip(classified.message, MESSAGE_LIMIT),
-        timestamp=error.timestamp if error else time.time(),
+        timestamp=error.timestamp if error else timestamp,
         failure_class=classified.failure_class.value,
         frame=data["frame"],
         detail=data["detail"],
@@ -128,13 +129,15 @@ def _gather(
     )
 
 
-def _complete(data: Any, worker: FailedWorker, evidence: FailureEvidence, classified: Classified) -> dict[str, Any]:
+def _complete(
+    data: Any, worker: FailedWorker, evidence: FailureEvidence, classified: Classified, timestamp: float
+) -> dict[str, Any]:
     """Return an error file's content with its class: what the worker wrote stands, and what it left out is added."""
     ours = build_error(
         worker,
         failure_class="exception",
         message=classified.message,
-        time_ns=time.time_ns(),
+        time_ns=round(timestamp * 1e9),
         exit_code=evidence.exit_code,
         signal_name=evidence.signal_name,
         stderr_tail=evidence.stderr_tail,

@@ -76,7 +76,7 @@ Fail = Callable[[RunLayout, WorkerOrder, int, "Word | None"], FailureRecord]
 def fail(layout: RunLayout, order: WorkerOrder, exitcode: int, failing: Word | None) -> FailureRecord:
     """Make the failure of a worker as its agent does."""
     settle_error_file(layout, order, pid=PID, exitcode=exitcode, failing=failing)
-    return record_failure(layout, order, node="node2", role="default", pid=PID, exitcode=exitcode)
+    return record_failure(layout, order, node="node2", role="default", pid=PID, exitcode=exitcode, timestamp=1.0)
 
 
 def build_content(dice: random.Random) -> bytes:

@@ -36,7 +36,9 @@ class Rank:
         who: Any = {"pid": PID, "exitcode": exitcode}
         if not settle_error_file(self.layout, order, **who, failing=failing, is_after_stop=is_after_stop):
             return None
-        return record_failure(self.layout, order, node="node2", role="default", **who, is_after_stop=is_after_stop)
+        return record_failure(
+            self.layout, order, node="node2", role="default", timestamp=1.0, **who, is_after_stop=is_after_stop
+        )
 
 
 @pytest.fixture

@@ -35,7 +35,7 @@ class Rank:
 
     def fail(self, exitcode: int, *, pid: int = 77, message: str = "") -> FailureRecord:
         return record_failure(
-            self.layout, ORDER, node="node2", role="default", pid=pid, exitcode=exitcode, message=message
+            self.layout, ORDER, node="node2", role="default", pid=pid, exitcode=exitcode, timestamp=1.5, message=message
         )
 
     def error(self) -> Any:
@@ -116,13 +116,28 @@ def test_a_torn_error_file_is_replaced(rank: Rank, text: str) -> None:
 
 def test_a_failure_is_told_although_its_file_cannot_be_written(tmp_path: Path) -> None:
     (tmp_path / "attempts").write_text("a file where a folder should be")
-    failure = record_failure(RunLayout(tmp_path), ORDER, node="node2", role="default", pid=77, exitcode=-9)
+    failure = record_failure(
+        RunLayout(tmp_path), ORDER, node="node2", role="default", pid=77, exitcode=-9, timestamp=1.0
+    )
     assert failure.message == "killed by SIGKILL"
+
+
+def test_a_failure_that_the_worker_did_not_report_has_the_moment_of_its_end(rank: Rank) -> None:
+    """Not that of the record: the first of two is the cause, and a rank ended by a TERM is judged a moment later."""
+    assert rank.fail(-15).timestamp == 1.5
+    assert rank.error()["time_ns"] == 1_500_000_000
 
 
 def test_a_worker_that_dies_of_the_agents_term_was_torn_down(tmp_path: Path) -> None:
     failure = record_failure(
-        RunLayout(tmp_path), ORDER, node="node2", role="default", pid=77, exitcode=-15, is_after_stop=True
+        RunLayout(tmp_path),
+        ORDER,
+        node="node2",
+        role="default",
+        pid=77,
+        exitcode=-15,
+        timestamp=1.0,
+        is_after_stop=True,
     )
     assert (failure.failure_class, failure.is_after_stop) == ("torn_down", True)
 

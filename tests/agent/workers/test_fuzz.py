@@ -27,7 +27,7 @@ def test_every_error_file_gives_a_failure_that_can_be_told(tmp_path: Path, count
 
 
 def without_cleaning(layout: RunLayout, order: WorkerOrder, exitcode: int, failing: Word | None) -> FailureRecord:
-    return record_failure(layout, order, node="node2", role="default", pid=fuzz.PID, exitcode=exitcode)
+    return record_failure(layout, order, node="node2", role="default", pid=fuzz.PID, exitcode=exitcode, timestamp=1.0)
 
 
 def with_its_message_as_it_is(
@@ -49,7 +49,7 @@ def with_its_time_as_it_is(layout: RunLayout, order: WorkerOrder, exitcode: int,
 def with_a_strict_reader(layout: RunLayout, order: WorkerOrder, exitcode: int, failing: Word | None) -> FailureRecord:
     json.loads(Path(layout.error(2, 5)).read_bytes())
     settle_error_file(layout, order, pid=fuzz.PID, exitcode=exitcode, failing=failing)
-    return record_failure(layout, order, node="node2", role="default", pid=fuzz.PID, exitcode=exitcode)
+    return record_failure(layout, order, node="node2", role="default", pid=fuzz.PID, exitcode=exitcode, timestamp=1.0)
 
 
 @pytest.mark.parametrize(
