@@ -60,8 +60,14 @@ class Lease:
         self.next_beat = max(now, self._asked + self._timing.beats_every_s(self._nodes))
 
     def share(self, nodes: int) -> None:
-        """Take in how many members the head has."""
+        """Take in how many members the head has.
+
+        A first beat that is due earlier with so few is sent earlier: until its echo comes, the lease counts from the
+        question to join, and a stall of a third of it would be the end of it.
+        """
         self._nodes = nodes
+        if not self._number:
+            self.next_beat = min(self.next_beat, self._asked + self._timing.beats_every_s(nodes))
 
     def end(self) -> None:
         """End the lease: there is no head to send beats to any more."""

@@ -142,6 +142,18 @@ def test_a_members_deadline_counts_from_when_it_sent_the_beat_that_was_answered(
     assert lease.deadline == pytest.approx(sent + 6.0)
 
 
+def test_a_member_sends_its_first_beat_in_time_for_the_number_of_members_once_it_knows_that() -> None:
+    """Its lease counts from its question to join until an echo comes, so a late first beat would leave little of it."""
+    lease = Lease(Timing(lease_s=30))
+    lease.start(100.0)
+    assert lease.next_beat == 110.0
+    lease.share(2)
+    assert lease.next_beat == 105.0
+    assert lease.beat(105.0) == [Beat(number=1)]
+    lease.share(2)
+    assert lease.next_beat == 110.0
+
+
 def test_a_heads_lease_counts_from_when_it_sent_the_echo_that_has_arrived() -> None:
     lease = MemberLease(0.0)
     lease.beat(Beat(number=1, heard=0), 10.0)
