@@ -494,7 +494,7 @@ class Head:
         if isinstance(message, messages.Stopped):
             return self._observe(seen_in(member, message), now) + self._check_stopped(now)
         if isinstance(message, messages.Broken) and message.state is not None:
-            self._judge.misses(message.state)
+            self._judge.misses(member.role, message.state)
         if isinstance(message, (messages.Failed, messages.Broken)):
             return self._observe(seen_in(member, message), now)
         if isinstance(message, messages.Ended):

@@ -87,6 +87,11 @@ def shared_place(role: str) -> str:
     return f"* {role}"
 
 
+def role_of(place: str) -> str:
+    """Return the role whose a state is, by the text that names its part, its place, or the role itself."""
+    return place[2:] if place.startswith("* ") else place.split(" ", 2)[2]
+
+
 def choose_states(
     world: World,
     roles: Iterable[str],

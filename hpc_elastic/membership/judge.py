@@ -22,7 +22,7 @@ from hpc_elastic.membership.decisions import (
     RestartWorkers,
     Trigger,
 )
-from hpc_elastic.membership.held_states import Held, choose_states, states_to_flush
+from hpc_elastic.membership.held_states import Held, choose_states, role_of, state_for, states_to_flush
 from hpc_elastic.membership.members import Members
 from hpc_elastic.membership.messages import Message
 from hpc_elastic.membership.operator_stop import OperatorStop
@@ -152,7 +152,7 @@ class Judge:
         self.sources: Mapping[str, tuple[str, ...]] = {}  # the nodes from which each node gets it that has not got it
         self._claimed_states: tuple[ChosenState, ...] = ()  # of these, and of roles that run on
         self._kept = tuple(state for state in kept if state.ended == history.attempts)
-        self._missing: set[StateVersion] = set()  # states that a node could not provide
+        self._missing: set[tuple[str, StateVersion]] = set()  # states that a node of a role could not provide
         after = f": {settings.goes_on_after}" if settings.goes_on_after else ""
         self.because = "first start" if history.attempts == 0 else f"the run goes on in a new allocation{after}"
 
@@ -392,7 +392,7 @@ class Judge:
         """Return the claim with the training states in memory with which its roles begin."""
         held = self._held()
         distrusted = [state.version for state in self.history.states] if self._has_failed_again else []
-        kept = [state for state in self._kept if state.version not in self._missing and not _has_newer(held, state)]
+        kept = [state for state in self._usable() if not _has_newer(held, state)]
         keepers = [member.node for member in self._members.roster if member.join.keeper_port]
         choice = choose_states(world, claim.roles, held, distrusted=distrusted, kept=kept, keepers=keepers)
         self.sources = choice.sources
@@ -404,13 +404,16 @@ class Judge:
     def attempt_claimed(self, attempt: int) -> None:
         """Count an attempt that this head has claimed."""
         self.history = replace(self.history, attempts=attempt, states=self._claimed_states)
-        # With another state, or none, steps are done of which the run directory knows nothing.
-        begun = {state.version for state in self._claimed_states}
-        self._kept = tuple(state for state in self._kept if state.version in begun)
+        # With another state, or none, a role does steps of which the run directory knows nothing.
+        begun = self._claimed_states
+        self._kept = _of_roles(self._kept, lambda role, version: state_for(begun, role) == version)
 
-    def misses(self, state: StateVersion) -> None:
-        """Begin no further attempt with a state that a node could not provide."""
-        self._missing.add(state)
+    def misses(self, role: str, state: StateVersion) -> None:
+        """Let a role begin no further attempt with a state that one of its nodes could not provide.
+
+        Another role may have its own state of the same attempt and step, which is whole.
+        """
+        self._missing.add((role, state))
 
     def flushes(self, exit_code: int, *, within_s: float | None = None) -> dict[str, Flush]:
         """Return which training states are written as the allocation ends with this exit code, by node, and how long.
@@ -440,12 +443,16 @@ class Judge:
         return kept[0].ended if kept else None
 
     def _held(self) -> dict[str, tuple[HeldState, ...]]:
-        """Return the states that nodes hold, but for those that one of them could not provide."""
+        """Return the states that nodes hold, but for those that a node of their role could not provide."""
         missing = self._missing
         return {
-            member.node: tuple(state for state in member.held if state.version not in missing)
+            member.node: tuple(state for state in member.held if (role_of(state.part), state.version) not in missing)
             for member in self._members.roster
         }
+
+    def _usable(self) -> tuple[KeptState, ...]:
+        """Return the states that the run directory has, but for those that a node of their role could not provide."""
+        return _of_roles(self._kept, lambda role, version: (role, version) not in self._missing)
 
     def result(self, tally: Tally) -> RunResultRecord:
         """Return the run's result, as decided.
@@ -458,6 +465,15 @@ class Judge:
         members, decision = self._members, self.verdict.decision
         running = tuple(members.roster.unfinished.of())
         return run_result(self._settings, self.history, decision, members.world, tally, running, self.root_cause)
+
+
+def _of_roles(kept: Sequence[KeptState], counts: Callable[[str, StateVersion], bool]) -> tuple[KeptState, ...]:
+    """Return kept states with the parts of only those roles of which this version counts."""
+    parts = (
+        replace(state, places=frozenset(each for each in state.places if counts(role_of(each), state.version)))
+        for state in kept
+    )
+    return tuple(state for state in parts if state.places)
 
 
 def _has_newer(held: Held, kept: KeptState) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -11,11 +12,12 @@ from hpc_elastic.errors import ExitCode
 from hpc_elastic.failures.classes import FailureClass
 from hpc_elastic.membership.actions import Action, Log, Note
 from hpc_elastic.membership.decisions import History
+from hpc_elastic.membership.held_states import shared_place
 from hpc_elastic.membership.messages import Assign, Broken, Finished, Health, Stop, StopManner
 from hpc_elastic.membership.phases import HeadPhase
 from hpc_elastic.membership.ranks import NodeLimits, assign_worker_ranks, find_swaps
 from hpc_elastic.rundir.records import SetAside
-from hpc_elastic.rundir.state_records import StateVersion
+from hpc_elastic.rundir.state_records import HeldState, KeptState, StateVersion
 from hpc_elastic.rundir.states import RunState
 from tests.membership.script import (
     HeadScript,
@@ -218,6 +220,60 @@ def test_a_state_that_cannot_be_loaded_while_another_role_is_stopped_leaves_that
     assert (claim.roles, claim.spend.restarts) == ((TRAINER, READER), 1)
     assert claim.reason == "rank 0 on node0 failed with exit code 1: ValueError: no"
     assert claim.root_cause is not None
+
+
+def holds(role: str, *versions: tuple[int, int]) -> tuple[HeldState, ...]:
+    """What a node has of its role's states, which are the same on all ranks."""
+    return tuple(HeldState(attempt=attempt, step=step, part=shared_place(role)) for attempt, step in versions)
+
+
+def begins_with(actions: Sequence[Action]) -> dict[str, StateVersion | None]:
+    return {node: part.state for node, part in sent(actions, Assign).items()}
+
+
+def test_a_state_that_one_role_cannot_load_is_still_loaded_by_another_role() -> None:
+    """Both have saved after the same step, each its own state."""
+    script = two_roles(trainer="restart_role")
+    script.fail(2)
+    script.stopped(2, held=holds(READER, (1, 7)))
+    script.stopped(3, held=holds(READER, (1, 7)))
+    seven = StateVersion(attempt=1, step=7)
+    assert begins_with(script.claimed()) == {"node2": seven, "node3": seven}
+    script.say(3, replace(A_DAMAGED_STATE, attempt=2))
+    script.stopped(2, held=holds(READER, (1, 7)))
+    script.stopped(3)
+    assert begins_with(script.claimed()) == {"node2": None, "node3": None}
+    script.fail(0)
+    script.stopped(0, held=holds(TRAINER, (1, 6), (1, 7)))
+    script.stopped(1, held=holds(TRAINER, (1, 6), (1, 7)))
+    assert begins_with(script.claimed()) == {"node0": seven, "node1": seven}
+
+
+def test_a_kept_state_that_one_role_cannot_load_is_still_loaded_by_another_role() -> None:
+    places = frozenset({shared_place(TRAINER), shared_place(READER)})
+    seven = StateVersion(attempt=1, step=7)
+    kept = [KeptState(ended=1, version=seven, places=places)]
+    script = two_roles(trainer="restart_role", allocation=2, history=History(attempts=1), kept=kept)
+    script.say(3, replace(A_DAMAGED_STATE, attempt=2))
+    script.stopped(2)
+    script.stopped(3)
+    assert begins_with(script.claimed()) == {"node2": None, "node3": None}
+    script.fail(0)
+    script.stopped(0)
+    script.stopped(1)
+    assert begins_with(script.claimed()) == {"node0": seven, "node1": seven}
+
+
+def test_a_role_that_went_on_from_disk_does_not_go_back_to_a_kept_state_with_which_another_one_runs() -> None:
+    places = frozenset({shared_place(TRAINER), shared_place(READER)})
+    kept = [KeptState(ended=1, version=StateVersion(attempt=1, step=7), places=places)]
+    script = two_roles(trainer="restart_role", allocation=2, history=History(attempts=1), kept=kept)
+    for message, begins in (("no", {(1, 7)}), ("no", {None}), ("another", {None})):  # the same again: from disk
+        attempt = script.attempts[2]
+        script.report(2, a_failure(4, attempt=attempt, node="node2", role=READER, message=message))
+        script.stopped(2)
+        script.stopped(3)
+        assert {state and (state.attempt, state.step) for state in begins_with(script.claimed()).values()} == begins
 
 
 def test_the_budget_is_one_for_all_roles() -> None:
