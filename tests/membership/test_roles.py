@@ -17,7 +17,7 @@ from hpc_elastic.membership.messages import Assign, Broken, Finished, Health, St
 from hpc_elastic.membership.phases import HeadPhase
 from hpc_elastic.membership.ranks import NodeLimits, assign_worker_ranks, find_swaps
 from hpc_elastic.rundir.records import SetAside
-from hpc_elastic.rundir.state_records import HeldState, KeptState, StateVersion
+from hpc_elastic.rundir.state_records import ChosenState, HeldState, KeptState, StateVersion
 from hpc_elastic.rundir.states import RunState
 from tests.membership.script import (
     HeadScript,
@@ -274,6 +274,60 @@ def test_a_role_that_went_on_from_disk_does_not_go_back_to_a_kept_state_with_whi
         script.stopped(2)
         script.stopped(3)
         assert {state and (state.attempt, state.step) for state in begins_with(script.claimed()).values()} == begins
+
+
+def test_two_roles_that_fail_alike_before_the_next_attempt_both_begin_with_their_states_in_memory() -> None:
+    """The second failure is no repetition of the first: neither has come after the next attempt began."""
+    script = two_roles(trainer="restart_role", restart=a_restart_plan(9, first_s=5))
+    for messages in ({TRAINER: "no room", READER: "no data"}, {TRAINER: "disk full", READER: "disk full"}):
+        for node, role in ((0, TRAINER), (2, READER)):  # in the pause after the first one's stop
+            attempt = script.attempts[node]
+            failure = a_failure(2 * node, attempt=attempt, node=f"node{node}", role=role, message=messages[role])
+            script.report(node, failure)
+            for each in (node, node + 1):
+                script.stopped(each, held=holds(role, (1, 7)))
+            assert script.head.phase is HeadPhase.PAUSING
+        claim = the_claim(script.pass_time(100)).claim
+        script.claimed()
+    begun = {state.roles: (state.attempt, state.step) for state in claim.states}
+    assert begun == {(TRAINER,): (1, 7), (READER,): (1, 7)}
+
+
+def test_a_role_that_fails_as_another_one_while_that_ones_restart_is_claimed_begins_with_its_state_in_memory() -> None:
+    script = two_roles(trainer="restart_role")
+    script.fail(2)
+    for node in (2, 3):
+        script.stopped(node, held=holds(READER, (1, 7)))
+    script.fail(0)  # its message is the same, and the claim is under way
+    script.claimed()
+    script.stopped(0, held=holds(TRAINER, (1, 7)))
+    claim = the_claim(script.stopped(1, held=holds(TRAINER, (1, 7)))).claim
+    begun = {state.roles: (state.attempt, state.step) for state in claim.states}
+    assert begun == {(TRAINER,): (1, 7), (READER,): (1, 7)}
+
+
+def test_only_the_role_that_fails_as_before_distrusts_what_it_had_loaded() -> None:
+    script = two_roles(trainer="restart_role", restart=a_restart_plan(first_s=5))
+    for node, role in ((0, TRAINER), (2, READER), (2, READER)):
+        message = {TRAINER: "no room", READER: "no data"}[role]
+        failure = a_failure(2 * node, attempt=script.attempts[node], node=f"node{node}", role=role, message=message)
+        script.report(node, failure)
+        for each in (node, node + 1):
+            script.stopped(each, held=holds(role, (1, 7)))
+        actions = script.pass_time(30)
+        script.claimed()
+    assert the_claim(actions).claim.states == (ChosenState(roles=(TRAINER,), attempt=1, step=7),)
+
+
+def test_all_roles_distrust_what_they_had_loaded_if_one_that_restarts_all_fails_as_before() -> None:
+    script = two_roles()
+    for _ in range(2):
+        script.fail(0)
+        for node in range(3):
+            script.stopped(node, held=holds(script.role_of(node), (1, 7)))
+        claim = the_claim(script.stopped(3, held=holds(READER, (1, 7)))).claim
+        script.claimed()
+    assert (claim.attempt, claim.states) == (3, ())
 
 
 def test_the_budget_is_one_for_all_roles() -> None:
