@@ -65,7 +65,7 @@ class Head:
         decide: the policy.
         now: monotonic seconds, as in every method.
         succession: the head whose place this one takes, if it does.
-        kept: the training states that the run directory has.
+        kept: the training states that the run directory had when the allocation began.
     """
 
     def __init__(

@@ -125,7 +125,7 @@ class Judge:
         history: the run so far, from its latest claim.
         decide: the policy.
         members: the head's members.
-        kept: the training states that the run directory has, as far as they are of the run's latest attempt.
+        kept: the training states that the run directory had when the allocation began.
     """
 
     def __init__(
@@ -153,7 +153,11 @@ class Judge:
         self.states: tuple[ChosenState, ...] = ()  # with which the roles that start begin
         self.sources: Mapping[str, tuple[str, ...]] = {}  # the nodes from which each node gets it that has not got it
         self._claimed_states: tuple[ChosenState, ...] = ()  # of these, and of roles that run on
+        succession = members.gathering.succession
+        self._world_to_succeed = None if succession is None else succession.world  # until this head claims its first
         self._kept = tuple(state for state in kept if state.ended == history.attempts)
+        if succession is not None:  # of the states that the allocation found at its begin, those that it goes on with
+            self._kept = _of_roles(kept, lambda role, version: state_for(history.states, role) == version)
         self._missing: set[tuple[str, StateVersion]] = set()  # states that a node of a role could not provide
         after = f": {settings.goes_on_after}" if settings.goes_on_after else ""
         self.because = "first start" if history.attempts == 0 else f"the run goes on in a new allocation{after}"
@@ -421,7 +425,7 @@ class Judge:
         if (world := self._members.world) is not None:
             self._began_after.update(dict.fromkeys(starting_roles(world), self.history.failure_signature))
         # With another state, or none, a role does steps of which the run directory knows nothing.
-        begun = self._claimed_states
+        begun, self._world_to_succeed = self._claimed_states, None
         self._kept = _of_roles(self._kept, lambda role, version: state_for(begun, role) == version)
 
     def misses(self, role: str, state: StateVersion) -> None:
@@ -455,7 +459,7 @@ class Judge:
         They serve the next allocation as well, as those of the latest attempt; None if there are none, or newer ones.
         """
         held, latest = self._held(), self.history.attempts
-        kept = [state for state in self._kept if state.ended < latest and not _has_newer(held, state)]
+        kept = [state for state in self._usable() if state.ended < latest and not _has_newer(held, state)]
         return kept[0].ended if kept else None
 
     def _held(self) -> dict[str, tuple[HeldState, ...]]:
@@ -467,8 +471,18 @@ class Judge:
         }
 
     def _usable(self) -> tuple[KeptState, ...]:
-        """Return the states that the run directory has, but for those that a node of their role could not provide."""
-        return _of_roles(self._kept, lambda role, version: (role, version) not in self._missing)
+        """Return the states that the run directory has, but for those that a node of their role could not provide.
+
+        To a head that has succeeded another one, nodes of the lost head's world say that their role has none that is
+        newer. Where none of a role is here any more, its ranks may have saved long ago, to disk as well.
+        """
+        last, names = self._world_to_succeed, set(self._members.roster.names())
+        silent = (
+            ()
+            if last is None
+            else {role.role for role in last.roles}.difference(node.role for node in last.nodes if node.node in names)
+        )
+        return _of_roles(self._kept, lambda role, version: (role, version) not in self._missing and role not in silent)
 
     def result(self, tally: Tally) -> RunResultRecord:
         """Return the run's result, as decided.
