@@ -69,6 +69,7 @@ from hpc_elastic.scheduler.allocation import Allocation
 from hpc_elastic.scheduler.protocol import NodeQuestions
 from hpc_elastic.scheduler.slurm.host_side import HOST_PROCESS_VARIABLE
 from hpc_elastic.useful_time.reading import UsefulTime, read_useful_time
+from hpc_elastic.whole_lines import write_line
 
 LEVELS: tuple[Level, ...] = ("error", "warning", "info", "debug")
 
@@ -408,8 +409,7 @@ class Journal:
         log = sys.stdout if self.log is None else self.log
         with contextlib.suppress(OSError):
             if log is not None:
-                log.write(f"{line}\n")  # at once: without a buffer, print writes the newline by itself
-                log.flush()
+                write_line(log, line)
         if to_output:
             path = self._layout.script_output(self._place.job_id)
             with contextlib.suppress(OSError), open(path, "a", encoding="utf-8", opener=_private) as file:
