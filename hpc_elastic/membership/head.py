@@ -529,9 +529,9 @@ class Head:
         standing = self._judge.takes(seen, decision)
         if standing is None:
             return []
-        # Ranks that outlast exit_timeout after others have taken a notice may still save: they are stopped first.
-        has_ended = seen.trigger is Trigger.NOTICE_TAKEN and not any(self._roster.unfinished.of())
-        if isinstance(standing, Finish) and (has_ended or seen.trigger is Trigger.SUCCEEDED):
+        # Ranks that outlast exit_timeout may still save: they are stopped first, for the job ends soon after the result.
+        is_end = seen.trigger in (Trigger.NOTICE_TAKEN, Trigger.SUCCEEDED)
+        if isinstance(standing, Finish) and is_end and not any(self._roster.unfinished.of()):
             return self._after_stop(now)
         failure = self._judge.observed
         told = announcement(standing, self.attempt) if failure is None else observation_note(failure, self.attempt)

@@ -10,7 +10,7 @@ import pytest
 
 from hpc_elastic.errors import ExitCode
 from hpc_elastic.failures.classes import FailureClass
-from hpc_elastic.membership.actions import Action, Log, Note
+from hpc_elastic.membership.actions import Action, Log, Note, WriteResult
 from hpc_elastic.membership.decisions import History
 from hpc_elastic.membership.held_states import shared_place
 from hpc_elastic.membership.messages import Assign, Broken, Finished, Health, Stop, StopManner
@@ -508,8 +508,24 @@ def test_the_cause_of_a_success_has_what_was_ignored() -> None:
     script.say(2, Finished(attempt=1))
     script.finish(0)
     script.finish(1)
-    said = the_result(script.pass_time(51)).cause
+    script.pass_time(51)
+    for node in range(3):
+        script.stopped(node)
+    said = the_result(script.stopped(3)).cause
     assert said == "every rank exited 0, but for 1 rank that failed and those that still ran on node3, which is ignored"
+
+
+def test_ranks_of_an_ignored_role_that_outlast_exit_timeout_have_their_grace_before_the_result_is_written() -> None:
+    """The batch script ends the job soon after it, and they may save."""
+    script = two_roles(reader="ignore", exit_timeout_s=50)
+    script.finish(0)
+    script.finish(1)
+    actions = script.pass_time(51)
+    assert {stop.manner for stop in sent(actions, Stop).values()} == {StopManner.GRACE}
+    assert not of_kind(actions, WriteResult)
+    for node in range(3):
+        assert not of_kind(script.stopped(node), WriteResult)
+    assert the_cause(script.stopped(3)) == ("succeeded", ExitCode.SUCCESS)
 
 
 def test_exit_timeout_counts_anew_after_a_restart() -> None:
@@ -585,7 +601,10 @@ def test_a_role_that_is_ignored_does_not_outlast_exit_timeout_and_the_run_succee
         script.start(node)
     script.finish(0)
     script.finish(1)
-    assert the_result(script.pass_time(51)).state.value == "SUCCEEDED"
+    assert list(sent(script.pass_time(51), Stop)) == ["node0", "node1", "node2", "node3"]
+    for node in range(3):
+        script.stopped(node)
+    assert the_result(script.stopped(3)).state.value == "SUCCEEDED"
 
 
 @pytest.mark.parametrize(("late", "is_stopped"), [(1, True), (4, False)], ids=["a trainer", "one reader too many"])
