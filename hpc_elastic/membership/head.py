@@ -529,7 +529,7 @@ class Head:
         standing = self._judge.takes(seen, decision)
         if standing is None:
             return []
-        # Ranks that outlast exit_timeout may still save: they are stopped first, for the job ends soon after the result.
+        # Ranks that outlast exit_timeout may still save: they are stopped first, as the job ends soon after its result.
         is_end = seen.trigger in (Trigger.NOTICE_TAKEN, Trigger.SUCCEEDED)
         if isinstance(standing, Finish) and is_end and not any(self._roster.unfinished.of()):
             return self._after_stop(now)
