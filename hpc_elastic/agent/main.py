@@ -38,6 +38,7 @@ from hpc_elastic.scheduler.questions import JobQuestions, end_job
 from hpc_elastic.scheduler.registry import derive_allocation, derive_start
 from hpc_elastic.scheduler.slurm.host_side import enter
 from hpc_elastic.scheduler.slurm.step import launch_address
+from hpc_elastic.whole_lines import write_line
 
 STDERR = 2
 # About an hour: a controller that restarts, or whose machine is exchanged, is back by then.
@@ -177,9 +178,7 @@ def _answers(address: str) -> bool:
 
 
 def _complain(text: str) -> None:
-    """Write a line at once; without a buffer, print would write its newline by itself."""
-    sys.stderr.write(f"hpc-elastic agent: {text}\n")
-    sys.stderr.flush()
+    write_line(sys.stderr, f"hpc-elastic agent: {text}")
 
 
 def _read(path: str) -> bytes:

@@ -65,7 +65,7 @@ class Head:
         decide: the policy.
         now: monotonic seconds, as in every method.
         succession: the head whose place this one takes, if it does.
-        kept: the training states that the run directory has.
+        kept: the training states that the run directory had when the allocation began.
     """
 
     def __init__(
@@ -495,7 +495,7 @@ class Head:
         if isinstance(message, messages.Stopped):
             return self._observe(seen_in(member, message), now) + self._check_stopped(now)
         if isinstance(message, messages.Broken) and message.state is not None:
-            self._judge.misses(message.state)
+            self._judge.misses(member.role, message.state)
         if isinstance(message, (messages.Failed, messages.Broken)):
             return self._observe(seen_in(member, message), now)
         if isinstance(message, messages.Ended):
@@ -530,9 +530,9 @@ class Head:
         standing = self._judge.takes(seen, decision)
         if standing is None:
             return []
-        # Ranks that outlast exit_timeout after others have taken a notice may still save: they are stopped first.
-        has_ended = seen.trigger is Trigger.NOTICE_TAKEN and not any(self._roster.unfinished.of())
-        if isinstance(standing, Finish) and (has_ended or seen.trigger is Trigger.SUCCEEDED):
+        # Ranks that outlast exit_timeout may still save: they are stopped first, as the job ends soon after its result.
+        is_end = seen.trigger in (Trigger.NOTICE_TAKEN, Trigger.SUCCEEDED)
+        if isinstance(standing, Finish) and is_end and not any(self._roster.unfinished.of()):
             return self._after_stop(now)
         failure = self._judge.observed
         told = announcement(standing, self.attempt) if failure is None else observation_note(failure, self.attempt)

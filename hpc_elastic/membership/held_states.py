@@ -87,12 +87,17 @@ def shared_place(role: str) -> str:
     return f"* {role}"
 
 
+def role_of(place: str) -> str:
+    """Return the role whose a state is, by the text that names its part, its place, or the role itself."""
+    return place[2:] if place.startswith("* ") else place.split(" ", 2)[-1]
+
+
 def choose_states(
     world: World,
     roles: Iterable[str],
     held: Held,
     *,
-    distrusted: Iterable[StateVersion] = (),
+    distrusted: Collection[ChosenState] = (),
     kept: Sequence[KeptState] = (),
     keepers: Collection[str] = (),
 ) -> StateChoice:
@@ -102,11 +107,12 @@ def choose_states(
         world: the world of the attempt.
         roles: the roles that start in it.
         held: the states that each node holds, by its name.
-        distrusted: states after whose loading the same failure came again before any newer one was saved by all.
+        distrusted: states after whose loading by these roles the same failure came again, before any newer one was
+            saved by all.
         kept: the states that the run directory has.
         keepers: the nodes from which others can fetch what they hold.
     """
-    states, lines, starting, distrusted = [], [], set(roles), set(distrusted)
+    states, lines, starting = [], [], set(roles)
     sources: dict[str, tuple[str, ...]] = {}
     holders = _holders(held, keepers)
     for group in _groups(world):
@@ -125,7 +131,7 @@ def choose_states(
         newest = max(common, default=None)
         if newest is None:
             lines.append(f"all ranks{whose} load from disk: {_why_none(world, nodes, held, kept)}")
-        elif newest in distrusted:
+        elif any(state.version == newest and not set(state.roles).isdisjoint(group) for state in distrusted):
             again = f"the same failure came again after step {newest.step} was loaded from memory"
             lines.append(f"all ranks{whose} load from disk: {again}")
         else:

@@ -22,13 +22,13 @@ from hpc_elastic.membership.decisions import (
     RestartWorkers,
     Trigger,
 )
-from hpc_elastic.membership.held_states import Held, choose_states, states_to_flush
+from hpc_elastic.membership.held_states import Held, choose_states, role_of, state_for, states_to_flush
 from hpc_elastic.membership.members import Members
 from hpc_elastic.membership.messages import Message
 from hpc_elastic.membership.operator_stop import OperatorStop
 from hpc_elastic.membership.requeue import CAUSES
 from hpc_elastic.membership.roster import RosterEntry
-from hpc_elastic.membership.rounds import HeadSettings, open_attempt, run_result, spares_beside
+from hpc_elastic.membership.rounds import HeadSettings, open_attempt, run_result, spares_beside, starting_roles
 from hpc_elastic.membership.succession import Succession, with_candidates
 from hpc_elastic.membership.tally import Tally
 from hpc_elastic.membership.verdict import Verdict
@@ -125,7 +125,7 @@ class Judge:
         history: the run so far, from its latest claim.
         decide: the policy.
         members: the head's members.
-        kept: the training states that the run directory has, as far as they are of the run's latest attempt.
+        kept: the training states that the run directory had when the allocation began.
     """
 
     def __init__(
@@ -146,13 +146,19 @@ class Judge:
         self.before: World | None = None  # the world before the latest one
         self.root_cause: RootCause | None = None  # of the end of the latest attempt, once it is known
         self._standing: Seen | None = None  # the event that the decision that stands is about
-        self._has_failed_again = False  # the latest attempt ended as the one before it
+        self._failed_role: str | None = None  # whose failure the decision is about, if it is about one
+        self._began_after: dict[str, str | None] = {}  # by role: the signature of the failure before its latest start
+        self._distrusted: tuple[ChosenState, ...] = ()  # after whose loading the same failure came again
         self.told_of_states: tuple[str, ...] = ()  # lines about what the next attempt begins with
         self.states: tuple[ChosenState, ...] = ()  # with which the roles that start begin
         self.sources: Mapping[str, tuple[str, ...]] = {}  # the nodes from which each node gets it that has not got it
         self._claimed_states: tuple[ChosenState, ...] = ()  # of these, and of roles that run on
+        succession = members.gathering.succession
+        self._world_to_succeed = None if succession is None else succession.world  # until this head claims its first
         self._kept = tuple(state for state in kept if state.ended == history.attempts)
-        self._missing: set[StateVersion] = set()  # states that a node could not provide
+        if succession is not None:  # of the states that the allocation found at its begin, those that it goes on with
+            self._kept = _of_roles(kept, lambda role, version: state_for(history.states, role) == version)
+        self._missing: set[tuple[str, StateVersion]] = set()  # states that a node of a role could not provide
         after = f": {settings.goes_on_after}" if settings.goes_on_after else ""
         self.because = "first start" if history.attempts == 0 else f"the run goes on in a new allocation{after}"
 
@@ -184,7 +190,7 @@ class Judge:
             decision = replace(decision, roles=None)
         standing = self.verdict.take(decision)
         if standing is not None and not is_added:
-            self._standing = seen
+            self._standing, self._failed_role = seen, seen.role
             world = self._members.world  # of the attempt that is being claimed, if one is
             self.root_cause = _cause_in(seen, standing, world.attempt if world else self.history.attempts)
         return standing
@@ -219,7 +225,7 @@ class Judge:
         decision = self.decides(settled, now, is_settled=True, step=tally.step)
         if isinstance(decision, Ignore):  # its role's failures are ignored, and others' are not: one of these decided
             return None
-        self.root_cause = found.cause
+        self.root_cause, self._failed_role = found.cause, found.failure.role
         self.verdict.settle(decision)
         return self.verdict.decision
 
@@ -318,8 +324,21 @@ class Judge:
             set_aside=history.set_aside,
             lost_nodes=history.lost_nodes,
         )
-        self._has_failed_again |= _is_same_failure(history, decision.history, self.root_cause)
+        if _is_failure(history, decision.history, self.root_cause) and self._has_failed_again(decision.history):
+            self._distrusted += self._loaded_with(self._failed_role)
         self.because = decision.reason
+
+    def _has_failed_again(self, after: History) -> bool:
+        """Return whether a role has failed as it, or another one, had before it began.
+
+        What has failed since then, in the same pause too, is no reason to distrust the state with which it began.
+        """
+        return after.failure_signature == self._began_after.get(self._failed_role or "")
+
+    def _loaded_with(self, role: str | None) -> tuple[ChosenState, ...]:
+        """Return the states in which the reason for a role's failure can be: its own, if it restarts alone."""
+        is_alone = self._settings.restarts.get(role or "") == "restart_role"
+        return tuple(state for state in self.history.states if role in state.roles or not is_alone)
 
     def succeeds(self, succession: Succession, absent: tuple[str, ...], now: float) -> Finish | None:
         """Decide about the loss of the predecessor and of the members that did not join this head, its successor.
@@ -391,12 +410,11 @@ class Judge:
     def _with_states(self, claim: AttemptClaim, world: World) -> AttemptClaim:
         """Return the claim with the training states in memory with which its roles begin."""
         held = self._held()
-        distrusted = [state.version for state in self.history.states] if self._has_failed_again else []
-        kept = [state for state in self._kept if state.version not in self._missing and not _has_newer(held, state)]
+        kept = [state for state in self._usable() if not _has_newer(held, state)]
         keepers = [member.node for member in self._members.roster if member.join.keeper_port]
-        choice = choose_states(world, claim.roles, held, distrusted=distrusted, kept=kept, keepers=keepers)
+        choice = choose_states(world, claim.roles, held, distrusted=self._distrusted, kept=kept, keepers=keepers)
         self.sources = choice.sources
-        self.told_of_states, self._has_failed_again = choice.lines, False
+        self.told_of_states, self._distrusted = choice.lines, ()
         running = (state for state in self.history.states if not set(state.roles) <= set(claim.roles))
         self.states, self._claimed_states = choice.states, (*choice.states, *running)
         return replace(claim, states=self._claimed_states)
@@ -404,13 +422,18 @@ class Judge:
     def attempt_claimed(self, attempt: int) -> None:
         """Count an attempt that this head has claimed."""
         self.history = replace(self.history, attempts=attempt, states=self._claimed_states)
-        # With another state, or none, steps are done of which the run directory knows nothing.
-        begun = {state.version for state in self._claimed_states}
-        self._kept = tuple(state for state in self._kept if state.version in begun)
+        if (world := self._members.world) is not None:
+            self._began_after.update(dict.fromkeys(starting_roles(world), self.history.failure_signature))
+        # With another state, or none, a role does steps of which the run directory knows nothing.
+        begun, self._world_to_succeed = self._claimed_states, None
+        self._kept = _of_roles(self._kept, lambda role, version: state_for(begun, role) == version)
 
-    def misses(self, state: StateVersion) -> None:
-        """Begin no further attempt with a state that a node could not provide."""
-        self._missing.add(state)
+    def misses(self, role: str, state: StateVersion) -> None:
+        """Let a role begin no further attempt with a state that one of its nodes could not provide.
+
+        Another role may have its own state of the same attempt and step, which is whole.
+        """
+        self._missing.add((role, state))
 
     def flushes(self, exit_code: int, *, within_s: float | None = None) -> dict[str, Flush]:
         """Return which training states are written as the allocation ends with this exit code, by node, and how long.
@@ -436,16 +459,30 @@ class Judge:
         They serve the next allocation as well, as those of the latest attempt; None if there are none, or newer ones.
         """
         held, latest = self._held(), self.history.attempts
-        kept = [state for state in self._kept if state.ended < latest and not _has_newer(held, state)]
+        kept = [state for state in self._usable() if state.ended < latest and not _has_newer(held, state)]
         return kept[0].ended if kept else None
 
     def _held(self) -> dict[str, tuple[HeldState, ...]]:
-        """Return the states that nodes hold, but for those that one of them could not provide."""
+        """Return the states that nodes hold, but for those that a node of their role could not provide."""
         missing = self._missing
         return {
-            member.node: tuple(state for state in member.held if state.version not in missing)
+            member.node: tuple(state for state in member.held if (role_of(state.part), state.version) not in missing)
             for member in self._members.roster
         }
+
+    def _usable(self) -> tuple[KeptState, ...]:
+        """Return the states that the run directory has, but for those that a node of their role could not provide.
+
+        To a head that has succeeded another one, nodes of the lost head's world say that their role has none that is
+        newer. Where none of a role is here any more, its ranks may have saved long ago, to disk as well.
+        """
+        last, names = self._world_to_succeed, set(self._members.roster.names())
+        silent = (
+            ()
+            if last is None
+            else {role.role for role in last.roles}.difference(node.role for node in last.nodes if node.node in names)
+        )
+        return _of_roles(self._kept, lambda role, version: (role, version) not in self._missing and role not in silent)
 
     def result(self, tally: Tally) -> RunResultRecord:
         """Return the run's result, as decided.
@@ -460,19 +497,27 @@ class Judge:
         return run_result(self._settings, self.history, decision, members.world, tally, running, self.root_cause)
 
 
+def _of_roles(kept: Sequence[KeptState], counts: Callable[[str, StateVersion], bool]) -> tuple[KeptState, ...]:
+    """Return kept states with the parts of only those roles of which this version counts."""
+    parts = (
+        replace(state, places=frozenset(each for each in state.places if counts(role_of(each), state.version)))
+        for state in kept
+    )
+    return tuple(state for state in parts if state.places)
+
+
 def _has_newer(held: Held, kept: KeptState) -> bool:
     """Return whether a node holds a state that is newer than a kept one: then the disk may have one, too."""
     return any(state.version > kept.version for states in held.values() for state in states)
 
 
-def _is_same_failure(before: History, after: History, cause: RootCause | None) -> bool:
-    """Return whether an attempt has failed as the one before it, for a reason that can be in the state it began with.
+def _is_failure(before: History, after: History, cause: RootCause | None) -> bool:
+    """Return whether a restart is charged for a failure whose reason can be in the state that was begun with.
 
     A signal from outside is none.
     """
-    is_failure = after.spend.restarts > before.spend.restarts and after.failure_signature is not None
     is_outside = cause is not None and cause.failure_class == FailureClass.SIGNAL.value
-    return is_failure and not is_outside and after.failure_signature == before.failure_signature
+    return after.spend.restarts > before.spend.restarts and after.failure_signature is not None and not is_outside
 
 
 def _cause_in(seen: Seen, decision: RestartWorkers | Finish, attempt: int) -> RootCause | None:

@@ -281,9 +281,9 @@ def _allocation(
         for request in records.requests
         if _whole(request, "allocation") in start.numbers and (at := seconds_of(request.get("time"))) is not None
     ]
-    opened = [_whole(claim, "attempt") for claim in records.attempts if _whole(claim, "allocation") in start.numbers]
-    last = max(opened, default=0)  # a head that was cut off decides on an end, and others go on
-    endings = [event.at for event in own if event.name == "run.ending" and event.attempt not in range(1, last)]
+    endings = _decided_ends(
+        own, [each for each in records.attempts if _whole(each, "allocation") in start.numbers], clocks
+    )
     endings += [at for kind, at in asked if kind == "requeue"]
     signs = [event.at for event in own] + [at for kind, at in asked if kind in ("requeue", "left")]
     signs += [at for times in attempts for at in (times.opened, times.started, times.ended) if at is not None]
@@ -310,6 +310,25 @@ def _allocation(
         ending=ending,
         attempts=tuple(attempts),
     )
+
+
+def _decided_ends(own: Iterable[_Event], claims: Sequence[Object], clocks: Mapping[str, float]) -> list[float]:
+    """Return when heads decided on the end of an allocation in which these attempts were opened.
+
+    After the end that a head decides on that was cut off, or that had too few nodes for a while, others or itself open
+    another attempt. A head that decides while its own claim is being made opens that attempt, and ends with it.
+    """
+    latest: Object = max(claims, key=lambda claim: _whole(claim, "attempt"), default={})
+    last, head, opened = _whole(latest, "attempt"), _text(latest, "head"), seconds_of(latest.get("time"))
+    at = math.inf if opened is None else opened - clocks.get(head, 0.0)
+    return [
+        event.at
+        for event in own
+        if event.name == "run.ending"
+        and (
+            event.attempt not in range(1, last) or (event.attempt == last - 1 and event.node == head and event.at >= at)
+        )
+    ]
 
 
 def _queued_s(records: RunRecords, allocations: Sequence[AllocationTimes]) -> float | None:

@@ -45,6 +45,7 @@ from typing import Any
 
 from hpc_elastic.death_signal import die_with_parent
 from hpc_elastic.frames import receive_frame, send_frame
+from hpc_elastic.whole_lines import write_line
 from hpc_elastic.worker import after_fork, bootstrap, closing, store_host
 from hpc_elastic.worker.dispositions import take_back_ignored
 from hpc_elastic.worker.ending import Ending
@@ -162,8 +163,7 @@ class ForkServer:
         if names and folder not in self._said:
             self._said.add(str(folder))
             text = f"{folder} holds {', '.join(names)}, and what torch or preload imports has the same name"
-            sys.stderr.write(f"hpc-elastic: {text}: workers from there import for themselves\n")
-            sys.stderr.flush()
+            write_line(sys.stderr, f"hpc-elastic: {text}: workers from there import for themselves")
         return bool(names)
 
     def _receive(self) -> tuple[dict[str, Any], list[int]] | None:

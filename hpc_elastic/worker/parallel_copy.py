@@ -11,12 +11,15 @@ from __future__ import annotations
 import _thread
 import contextlib
 import ctypes
+import functools
 import os
 import queue
+import sys
 from collections import deque
 from collections.abc import Iterator, Sequence
 
 from hpc_elastic.aligned_memory import populate
+from hpc_elastic.cgroup_cpus import cpu_quotas
 
 THREADS = 4
 PART_BYTES = 4 * 1024 * 1024  # which takes ten times as long as the start of a thread
@@ -41,7 +44,7 @@ def copy_spans(spans: Sequence[Span], *, is_new: bool = False, cpus: int | None 
     copy = _Copy(parts, is_new=is_new)
     raised: BaseException | None = None
     try:
-        for _ in range(1, min(_threads(_cpus() if cpus is None else cpus), len(parts))):
+        for _ in range(1, min(_threads(usable_cpus() if cpus is None else cpus), len(parts))):
             try:
                 _thread.start_new_thread(copy.help, ())  # that of threading waits until the thread runs
             except RuntimeError:  # there can be no more threads
@@ -143,7 +146,20 @@ def _threads(cpus: int) -> int:
     return min(THREADS, cpus + 1) if cpus > 1 else 1
 
 
-def _cpus() -> int:
+def usable_cpus(*, root: str = "/") -> int:
+    """Return how many processors this process may use: those of its affinity, as far as its cgroups' quotas go.
+
+    A process with more threads at work than its quota stands still for the rest of each period, with all its threads.
+
+    Args:
+        root: the directory that holds /proc and /sys.
+    """
     with contextlib.suppress(AttributeError, OSError):
-        return len(os.sched_getaffinity(0))
+        return max(1, min(len(os.sched_getaffinity(0)), _quota(root)))
     return 1
+
+
+@functools.cache
+def _quota(root: str) -> int:
+    """Return how many processors the cgroups allow; cached, because to read them takes 0.1 ms."""
+    return min(map(int, cpu_quotas(root)), default=sys.maxsize)

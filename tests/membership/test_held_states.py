@@ -17,7 +17,7 @@ from hpc_elastic.membership.held_states import (
 from hpc_elastic.membership.ranks import Seat, assign_worker_ranks
 from hpc_elastic.membership.rounds import assignments
 from hpc_elastic.rundir.records import Endpoint, World
-from hpc_elastic.rundir.state_records import Flush, HeldState, KeptState, StateVersion
+from hpc_elastic.rundir.state_records import ChosenState, Flush, HeldState, KeptState, StateVersion
 
 
 def world_of(*roles: str, workers: int = 2, restarts: dict[str, str] | None = None) -> World:
@@ -54,6 +54,7 @@ def replicated(*steps: list[int], roles: Sequence[str] = ("default",)) -> dict[s
 
 
 TWO = world_of("default", "default")
+FIVE = ChosenState(roles=("default",), attempt=1, step=5)
 
 
 def test_the_newest_that_all_nodes_hold_is_chosen() -> None:
@@ -108,13 +109,13 @@ def test_a_state_that_all_ranks_share_fits_a_world_of_another_size() -> None:
 
 
 def test_a_state_after_which_the_same_failure_came_is_not_loaded_again() -> None:
-    choice = choose_states(TWO, ["default"], replicated([5], [5]), distrusted=[StateVersion(attempt=1, step=5)])
+    choice = choose_states(TWO, ["default"], replicated([5], [5]), distrusted=[FIVE])
     assert choice.states == ()
     assert "the same failure came again after step 5" in choice.lines[0]
 
 
 def test_a_newer_state_than_the_distrusted_one_is_loaded() -> None:
-    choice = choose_states(TWO, ["default"], replicated([5, 6], [5, 6]), distrusted=[StateVersion(attempt=1, step=5)])
+    choice = choose_states(TWO, ["default"], replicated([5, 6], [5, 6]), distrusted=[FIVE])
     assert state_for(choice.states, "default") == StateVersion(attempt=1, step=6)
 
 

@@ -9,8 +9,11 @@ from hpc_elastic.membership.actions import Action, KeepStates
 from hpc_elastic.membership.decisions import History
 from hpc_elastic.membership.held_states import part_of, rank_places
 from hpc_elastic.membership.messages import Assign, Broken, End, Finished, Stop, Terminated
+from hpc_elastic.membership.ranks import assign_worker_ranks
+from hpc_elastic.membership.succession import LostHead, Succession
+from hpc_elastic.rundir.records import World
 from hpc_elastic.rundir.state_records import ChosenState, Flush, HeldState, KeptState, StateVersion
-from tests.membership.script import HeadScript, an_assign, of_kind, sent, the_claim, the_result
+from tests.membership.script import HeadScript, a_seat, an_assign, of_kind, sent, the_claim, the_result
 
 SEVEN = StateVersion(attempt=3, step=7)
 CHOSEN = (ChosenState(roles=("default",), attempt=3, step=7),)
@@ -82,6 +85,38 @@ def test_it_is_used_again_until_a_node_holds_a_newer_state() -> None:
     script.stopped(0, held=holds(0, (5, 8)))
     script.stopped(1)
     assert begins_with(script.claimed()) == {None}
+
+
+def succeeds(world: World, *, begun: Sequence[ChosenState] = CHOSEN, nodes: int = 2) -> HeadScript:
+    """Node 1 takes the place of node 0, which was the head of attempt 4 and died."""
+    lost = LostHead(node="node0", contact=0.0, is_dead=True, why="its agent has ended")
+    given = Succession(lost=lost, world=world, is_finished=False, is_spare=True)
+    history = History(attempts=4, states=tuple(begun))
+    return HeadScript(nodes, min_nodes=2, node="node1", allocation=2, history=history, kept=kept(), succession=given)
+
+
+def world_of(nodes: int) -> World:
+    seats = [a_seat(node) for node in range(nodes)]
+    return assign_worker_ranks(seats, run="run", attempt=4, allocation=2, head="node0", restarts={})
+
+
+def test_a_successor_begins_with_it_as_the_lost_head_if_no_node_holds_a_newer_state() -> None:
+    script = succeeds(world_of(2))
+    script.join(0, 1)
+    assert begins_with(script.claimed()) == {SEVEN}
+
+
+def test_a_successor_does_not_begin_with_it_if_the_lost_heads_attempt_did_not() -> None:
+    script = succeeds(world_of(2), begun=())
+    script.join(0, 1)
+    assert begins_with(script.claimed()) == {None}
+
+
+def test_a_successor_does_not_begin_with_it_if_nobody_is_left_who_knows_what_was_saved_since() -> None:
+    lost = succeeds(world_of(1), nodes=3)  # nodes 1 and 2 were spares
+    lost.join(1, 2)
+    lost.pass_time(600)
+    assert begins_with(lost.claimed()) == {None}
 
 
 def test_members_are_told_to_write_the_newest_state_that_all_of_them_hold() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -9,13 +10,14 @@ import pytest
 
 from hpc_elastic.errors import ExitCode
 from hpc_elastic.failures.classes import FailureClass
-from hpc_elastic.membership.actions import Action, Log, Note
+from hpc_elastic.membership.actions import Action, Log, Note, WriteResult
 from hpc_elastic.membership.decisions import History
+from hpc_elastic.membership.held_states import shared_place
 from hpc_elastic.membership.messages import Assign, Broken, Finished, Health, Stop, StopManner
 from hpc_elastic.membership.phases import HeadPhase
 from hpc_elastic.membership.ranks import NodeLimits, assign_worker_ranks, find_swaps
 from hpc_elastic.rundir.records import SetAside
-from hpc_elastic.rundir.state_records import StateVersion
+from hpc_elastic.rundir.state_records import ChosenState, HeldState, KeptState, StateVersion
 from hpc_elastic.rundir.states import RunState
 from tests.membership.script import (
     HeadScript,
@@ -220,6 +222,114 @@ def test_a_state_that_cannot_be_loaded_while_another_role_is_stopped_leaves_that
     assert claim.root_cause is not None
 
 
+def holds(role: str, *versions: tuple[int, int]) -> tuple[HeldState, ...]:
+    """What a node has of its role's states, which are the same on all ranks."""
+    return tuple(HeldState(attempt=attempt, step=step, part=shared_place(role)) for attempt, step in versions)
+
+
+def begins_with(actions: Sequence[Action]) -> dict[str, StateVersion | None]:
+    return {node: part.state for node, part in sent(actions, Assign).items()}
+
+
+def test_a_state_that_one_role_cannot_load_is_still_loaded_by_another_role() -> None:
+    """Both have saved after the same step, each its own state."""
+    script = two_roles(trainer="restart_role")
+    script.fail(2)
+    script.stopped(2, held=holds(READER, (1, 7)))
+    script.stopped(3, held=holds(READER, (1, 7)))
+    seven = StateVersion(attempt=1, step=7)
+    assert begins_with(script.claimed()) == {"node2": seven, "node3": seven}
+    script.say(3, replace(A_DAMAGED_STATE, attempt=2))
+    script.stopped(2, held=holds(READER, (1, 7)))
+    script.stopped(3)
+    assert begins_with(script.claimed()) == {"node2": None, "node3": None}
+    script.fail(0)
+    script.stopped(0, held=holds(TRAINER, (1, 6), (1, 7)))
+    script.stopped(1, held=holds(TRAINER, (1, 6), (1, 7)))
+    assert begins_with(script.claimed()) == {"node0": seven, "node1": seven}
+
+
+def test_a_kept_state_that_one_role_cannot_load_is_still_loaded_by_another_role() -> None:
+    places = frozenset({shared_place(TRAINER), shared_place(READER)})
+    seven = StateVersion(attempt=1, step=7)
+    kept = [KeptState(ended=1, version=seven, places=places)]
+    script = two_roles(trainer="restart_role", allocation=2, history=History(attempts=1), kept=kept)
+    script.say(3, replace(A_DAMAGED_STATE, attempt=2))
+    script.stopped(2)
+    script.stopped(3)
+    assert begins_with(script.claimed()) == {"node2": None, "node3": None}
+    script.fail(0)
+    script.stopped(0)
+    script.stopped(1)
+    assert begins_with(script.claimed()) == {"node0": seven, "node1": seven}
+
+
+def test_a_role_that_went_on_from_disk_does_not_go_back_to_a_kept_state_with_which_another_one_runs() -> None:
+    places = frozenset({shared_place(TRAINER), shared_place(READER)})
+    kept = [KeptState(ended=1, version=StateVersion(attempt=1, step=7), places=places)]
+    script = two_roles(trainer="restart_role", allocation=2, history=History(attempts=1), kept=kept)
+    for message, begins in (("no", {(1, 7)}), ("no", {None}), ("another", {None})):  # the same again: from disk
+        attempt = script.attempts[2]
+        script.report(2, a_failure(4, attempt=attempt, node="node2", role=READER, message=message))
+        script.stopped(2)
+        script.stopped(3)
+        assert {state and (state.attempt, state.step) for state in begins_with(script.claimed()).values()} == begins
+
+
+def test_two_roles_that_fail_alike_before_the_next_attempt_both_begin_with_their_states_in_memory() -> None:
+    """The second failure is no repetition of the first: neither has come after the next attempt began."""
+    script = two_roles(trainer="restart_role", restart=a_restart_plan(9, first_s=5))
+    for messages in ({TRAINER: "no room", READER: "no data"}, {TRAINER: "disk full", READER: "disk full"}):
+        for node, role in ((0, TRAINER), (2, READER)):  # in the pause after the first one's stop
+            attempt = script.attempts[node]
+            failure = a_failure(2 * node, attempt=attempt, node=f"node{node}", role=role, message=messages[role])
+            script.report(node, failure)
+            for each in (node, node + 1):
+                script.stopped(each, held=holds(role, (1, 7)))
+            assert script.head.phase is HeadPhase.PAUSING
+        claim = the_claim(script.pass_time(100)).claim
+        script.claimed()
+    begun = {state.roles: (state.attempt, state.step) for state in claim.states}
+    assert begun == {(TRAINER,): (1, 7), (READER,): (1, 7)}
+
+
+def test_a_role_that_fails_as_another_one_while_that_ones_restart_is_claimed_begins_with_its_state_in_memory() -> None:
+    script = two_roles(trainer="restart_role")
+    script.fail(2)
+    for node in (2, 3):
+        script.stopped(node, held=holds(READER, (1, 7)))
+    script.fail(0)  # its message is the same, and the claim is under way
+    script.claimed()
+    script.stopped(0, held=holds(TRAINER, (1, 7)))
+    claim = the_claim(script.stopped(1, held=holds(TRAINER, (1, 7)))).claim
+    begun = {state.roles: (state.attempt, state.step) for state in claim.states}
+    assert begun == {(TRAINER,): (1, 7), (READER,): (1, 7)}
+
+
+def test_only_the_role_that_fails_as_before_distrusts_what_it_had_loaded() -> None:
+    script = two_roles(trainer="restart_role", restart=a_restart_plan(first_s=5))
+    for node, role in ((0, TRAINER), (2, READER), (2, READER)):
+        message = {TRAINER: "no room", READER: "no data"}[role]
+        failure = a_failure(2 * node, attempt=script.attempts[node], node=f"node{node}", role=role, message=message)
+        script.report(node, failure)
+        for each in (node, node + 1):
+            script.stopped(each, held=holds(role, (1, 7)))
+        actions = script.pass_time(30)
+        script.claimed()
+    assert the_claim(actions).claim.states == (ChosenState(roles=(TRAINER,), attempt=1, step=7),)
+
+
+def test_all_roles_distrust_what_they_had_loaded_if_one_that_restarts_all_fails_as_before() -> None:
+    script = two_roles()
+    for _ in range(2):
+        script.fail(0)
+        for node in range(3):
+            script.stopped(node, held=holds(script.role_of(node), (1, 7)))
+        claim = the_claim(script.stopped(3, held=holds(READER, (1, 7)))).claim
+        script.claimed()
+    assert (claim.attempt, claim.states) == (3, ())
+
+
 def test_the_budget_is_one_for_all_roles() -> None:
     script = two_roles(trainer="restart_role", restart=a_restart_plan(1))
     script.fail(2)
@@ -398,8 +508,24 @@ def test_the_cause_of_a_success_has_what_was_ignored() -> None:
     script.say(2, Finished(attempt=1))
     script.finish(0)
     script.finish(1)
-    said = the_result(script.pass_time(51)).cause
+    script.pass_time(51)
+    for node in range(3):
+        script.stopped(node)
+    said = the_result(script.stopped(3)).cause
     assert said == "every rank exited 0, but for 1 rank that failed and those that still ran on node3, which is ignored"
+
+
+def test_ranks_of_an_ignored_role_that_outlast_exit_timeout_have_their_grace_before_the_result_is_written() -> None:
+    """The batch script ends the job soon after it, and they may save."""
+    script = two_roles(reader="ignore", exit_timeout_s=50)
+    script.finish(0)
+    script.finish(1)
+    actions = script.pass_time(51)
+    assert {stop.manner for stop in sent(actions, Stop).values()} == {StopManner.GRACE}
+    assert not of_kind(actions, WriteResult)
+    for node in range(3):
+        assert not of_kind(script.stopped(node), WriteResult)
+    assert the_cause(script.stopped(3)) == ("succeeded", ExitCode.SUCCESS)
 
 
 def test_exit_timeout_counts_anew_after_a_restart() -> None:
@@ -475,7 +601,10 @@ def test_a_role_that_is_ignored_does_not_outlast_exit_timeout_and_the_run_succee
         script.start(node)
     script.finish(0)
     script.finish(1)
-    assert the_result(script.pass_time(51)).state.value == "SUCCEEDED"
+    assert list(sent(script.pass_time(51), Stop)) == ["node0", "node1", "node2", "node3"]
+    for node in range(3):
+        script.stopped(node)
+    assert the_result(script.stopped(3)).state.value == "SUCCEEDED"
 
 
 @pytest.mark.parametrize(("late", "is_stopped"), [(1, True), (4, False)], ids=["a trainer", "one reader too many"])

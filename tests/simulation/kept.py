@@ -39,12 +39,12 @@ class Kept:
             self._files[latest] = self._files.pop(ended, {})
         self._run.asked_saves.rename(ended, latest)
 
-    def read(self, ended: int, *, with_saves: bool = True) -> tuple[KeptState, ...]:
+    def read(self, ended: int) -> tuple[KeptState, ...]:
         """As `agent.records.kept_states.read_kept`: what the records say, whatever is in the files."""
         places: defaultdict[StateVersion, set[str]] = defaultdict(set)
         for place, saved in self._files[ended].items():
             places[saved.version].add(place)
-        for kept in self._run.asked_saves.read(ended) if with_saves else ():
+        for kept in self._run.asked_saves.read(ended):
             places[kept.version] |= kept.places
         return tuple(
             KeptState(ended=ended, version=version, places=frozenset(whose)) for version, whose in places.items()

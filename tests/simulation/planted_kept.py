@@ -55,7 +55,7 @@ def _ignores_damage(self: Kept, saved: Saved) -> bool:
     return False
 
 
-def _misses_nothing(self: Judge, state: StateVersion) -> None:
+def _misses_nothing(self: Judge, role: str, state: StateVersion) -> None:
     """The next attempt is told to begin with it again."""
 
 

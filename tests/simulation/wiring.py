@@ -171,7 +171,7 @@ class SimulatedJournal(Journal):
 
     def kept_states(self, ended: int, *, is_over: bool = True) -> tuple[KeptState, ...]:
         self._agent.run.asked_saves.remove(None)
-        return self._agent.run.kept.read(ended, with_saves=is_over)
+        return self._agent.run.kept.read(self._kept_before(ended, is_over=is_over))
 
     def keep_states(self, ended: int, latest: int) -> None:
         self._agent.run.kept.rename(ended, latest)

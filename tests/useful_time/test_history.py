@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from hpc_elastic.rundir.records import utc_text
 from hpc_elastic.useful_time.division import TimeUse, divide, totals
-from hpc_elastic.useful_time.history import RunRecords, find_history
+from hpc_elastic.useful_time.history import RunRecords, find_history, seconds_of
 from tests.useful_time.made_runs import BEGIN, MadeAllocation, MadeAttempt, MadeRun, Telling
 
 seconds = st.floats(0.0, 50.0)
@@ -237,6 +237,20 @@ def test_a_head_that_was_cut_off_ends_nothing_for_those_that_go_on() -> None:
     failed = next(event for event in told.events if event["name"] == "attempt.failed")
     told.events.append({**failed, "name": "run.ending", "node": "z"})
     assert spent(told.records()) == pytest.approx(told.truth, abs=0.1)
+
+
+def test_an_end_that_a_head_decides_on_while_it_claims_the_next_attempt_counts_from_then() -> None:
+    """Its event is of the attempt before, and nothing more is said of the end when the claim is made."""
+    told = Telling(made(MadeAttempt(steps=20, stop_s=10), MadeAttempt(steps=40)))
+    claim = told.attempts[1]
+    opened = seconds_of(claim["time"])
+    assert opened is not None
+    told.events[:] = [event for event in told.events if event["attempt"] < 2]
+    decided = {"name": "run.ending", "node": claim["head"], "allocation": 1, "attempt": 1, "metadata": {}}
+    for after_s, ending in ((0.5, opened + 0.5), (-0.5, None)):  # before, for want of nodes; then enough were back
+        events = [*told.events, {**decided, "time_ns": int((opened + after_s) * 1e9)}]
+        (found,) = find_history(replace(told.records(), events=events, result=None, now=None)).allocations
+        assert found.ending == (None if ending is None else pytest.approx(ending))
 
 
 def test_two_claims_of_one_start_are_one_allocation() -> None:

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import _thread
 import ctypes
+import os
 import random
 import signal
 import threading
 from collections.abc import Callable
+from pathlib import Path
 from types import FrameType
 
 import pytest
 
-from hpc_elastic.worker.parallel_copy import PART_BYTES, THREADS, Span, copy_spans, split_spans
+from hpc_elastic.worker.parallel_copy import PART_BYTES, THREADS, Span, copy_spans, split_spans, usable_cpus
 
 
 def addresses(*memories: bytearray) -> list[int]:
@@ -51,6 +53,16 @@ def test_memory_is_the_same_after_a_copy(cpus: int, is_new: bool) -> None:
     copy_spans([(to, taken, start), (to + start, taken + start, end - start)], is_new=is_new, cpus=cpus)
     assert target[:end] == source[:end]
     assert target[end:] == bytes(3)
+
+
+@pytest.mark.parametrize(("quota", "cpus"), [("100000 100000", 1), ("50000 100000", 1), ("max 100000", None)])
+def test_no_more_processors_count_than_the_quota_of_the_cgroup_allows(
+    quota: str, cpus: int | None, tmp_path: Path
+) -> None:
+    for path, text in (("proc/self/cgroup", "0::/job"), ("sys/fs/cgroup/job/cpu.max", quota)):
+        (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / path).write_text(f"{text}\n")
+    assert usable_cpus(root=str(tmp_path)) == (cpus or len(os.sched_getaffinity(0)))
 
 
 def test_small_copies_and_lone_processors_start_no_thread(monkeypatch: pytest.MonkeyPatch) -> None:

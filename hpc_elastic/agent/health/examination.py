@@ -25,6 +25,7 @@ from hpc_elastic.plan.references import BadReferenceError, expand_references
 from hpc_elastic.rundir.layout import RunLayout
 from hpc_elastic.scheduler.allocation import Allocation
 from hpc_elastic.stage_variables import PROBLEM_VARIABLE
+from hpc_elastic.whole_lines import write_line
 
 Check = Callable[[float], str | None]  # takes its time limit in seconds; returns what is wrong, None if nothing is
 ANSWERS_BEFORE_S = 0.5  # what a check runs must end so long before its own time limit
@@ -88,8 +89,7 @@ def _answer(check: Check, limit_s: float) -> str | None:
     except NoAnswerError:
         return ""
     except Exception as error:  # a check that is wrong itself must not keep a node from its work
-        sys.stderr.write(f"hpc-elastic agent: a health check failed: {error!r}\n")
-        sys.stderr.flush()
+        write_line(sys.stderr, f"hpc-elastic agent: a health check failed: {error!r}")
         return None
 
 

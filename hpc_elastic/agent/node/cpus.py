@@ -11,14 +11,12 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 
+from hpc_elastic.cgroup_cpus import cpu_quotas
 from hpc_elastic.plan.launch_plan import LaunchPlan
 from hpc_elastic.scheduler.allocation import Allocation
 from hpc_elastic.scheduler.slurm.step import find_step_cpus
-
-_QUOTA_V1: tuple[str, ...] = ("cpu.cfs_quota_us", "cpu.cfs_period_us")
-_QUOTA_V2: tuple[str, ...] = ("cpu.max",)
 
 
 def threads_of_worker(plan: LaunchPlan, allocation: Allocation, environ: Mapping[str, str]) -> int | None:
@@ -88,33 +86,7 @@ def count_cores(cpus: frozenset[int], *, root: str = "/") -> int:
     """
     topology = os.path.join(root, "sys/devices/system/cpu/cpu{}/topology/thread_siblings_list")
     cores = {_read(topology.format(cpu)) or str(cpu) for cpu in cpus}
-    return max(1, min([len(cores), *(int(quota) for quota in _quotas(root))]))
-
-
-def _quotas(root: str) -> Iterator[float]:
-    """Yield the number of CPUs that each cgroup of this process allows, for those that have a quota.
-
-    See cgroups(7), and cpu.max in the kernel's Documentation/admin-guide/cgroup-v2.rst.
-    """
-    mount = os.path.join(root, "sys/fs/cgroup")
-    for line in _read(os.path.join(root, "proc/self/cgroup")).splitlines():
-        _, controllers, path = (*line.split(":", 2), "", "")[:3]
-        if not controllers:
-            yield from _quotas_below(mount, path, _QUOTA_V2)
-        elif "cpu" in controllers.split(","):
-            yield from _quotas_below(os.path.join(mount, controllers), path, _QUOTA_V1)
-
-
-def _quotas_below(top: str, path: str, files: tuple[str, ...]) -> Iterator[float]:
-    """Yield the quotas of a cgroup and of all its parents, in CPUs."""
-    inside = os.path.normpath(f"/{path.lstrip('/')}")  # begins with .. if the cgroup namespace has a lower root
-    folder = os.path.normpath(top + inside)
-    while folder.startswith(top):
-        with contextlib.suppress(ValueError, ZeroDivisionError):
-            quota, period = map(int, " ".join(_read(os.path.join(folder, file)) for file in files).split())
-            if quota > 0:
-                yield quota / period
-        folder = os.path.dirname(folder)
+    return max(1, min([len(cores), *(int(quota) for quota in cpu_quotas(root))]))
 
 
 def _read(path: str) -> str:

@@ -136,6 +136,15 @@ class ClaimChain:
         allocation = self._allocation_claim(claim.allocation)
         return claim if allocation is not None and self.is_this_start(allocation) else None
 
+    def last_before_this_start(self) -> int:
+        """Return the number of the latest attempt that an earlier start of the job opened, 0 if there is none."""
+        for number in reversed(list_numbers(self._layout.attempts)):
+            claim = self._read(AttemptClaim, self._layout.claim(number), find_json)
+            allocation = None if claim is None else self._allocation_claim(claim.allocation)
+            if allocation is not None and not self.is_this_start(allocation):
+                return number
+        return 0
+
     def world(self, claim: AttemptClaim) -> World | None:
         """Return the roster of a claimed attempt, also where its head died before it gave the file its final name."""
         latest = self._world

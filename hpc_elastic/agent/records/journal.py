@@ -69,6 +69,7 @@ from hpc_elastic.scheduler.allocation import Allocation
 from hpc_elastic.scheduler.protocol import NodeQuestions
 from hpc_elastic.scheduler.slurm.host_side import HOST_PROCESS_VARIABLE
 from hpc_elastic.useful_time.reading import UsefulTime, read_useful_time
+from hpc_elastic.whole_lines import write_line
 
 LEVELS: tuple[Level, ...] = ("error", "warning", "info", "debug")
 
@@ -224,13 +225,14 @@ class Journal:
 
         Args:
             ended: the attempt.
-            is_over: its allocation is over. If it goes on under another head, what a person had written in it does not
-                count, as it would not if the head were the same: the script may have newer states on disk.
+            is_over: its allocation is over. If it goes on under another head, they are those with which it has begun,
+                as if the head were the same. What a person had written in it does not count: the script may have newer
+                states on disk.
         """
-        other = self._plan.state.load_from
+        other, before = self._plan.state.load_from, self._kept_before(ended, is_over=is_over)
         try:
-            if ended or other is None:
-                found, why = read_kept(self._layout, ended, with_saves=is_over), self._why_incomplete(ended)
+            if before or other is None or not is_over:  # the states of another run are what they were at the beginning
+                found, why = read_kept(self._layout, before), self._why_incomplete(before) if is_over else None
             else:
                 found, why = pin_elsewhere(self._layout, RunLayout(other)), why_nothing_kept(RunLayout(other))
         except RunDirectoryError as error:
@@ -238,9 +240,13 @@ class Journal:
         if not found and why is not None:
             self.say(f"{why}; all ranks load from disk", "warning")
         # Also what was not complete when its writers were killed: else each allocation could leave a part of a state.
-        remove_kept(self._layout, before=ended)
+        remove_kept(self._layout, before=before)
         remove_incomplete_saves(self._layout)
         return found
+
+    def _kept_before(self, ended: int, *, is_over: bool) -> int:
+        """Return the latest attempt of earlier allocations; `ended` is the run's, of an allocation that may be over."""
+        return ended if is_over else self._chain.last_before_this_start()
 
     def _why_incomplete(self, ended: int) -> str | None:
         folder = self._layout.kept_states(ended)
@@ -403,8 +409,7 @@ class Journal:
         log = sys.stdout if self.log is None else self.log
         with contextlib.suppress(OSError):
             if log is not None:
-                log.write(f"{line}\n")  # at once: without a buffer, print writes the newline by itself
-                log.flush()
+                write_line(log, line)
         if to_output:
             path = self._layout.script_output(self._place.job_id)
             with contextlib.suppress(OSError), open(path, "a", encoding="utf-8", opener=_private) as file:

@@ -19,13 +19,14 @@ from hpc_elastic.rundir.state_records import OF_ANOTHER_RUN, KeptRecord, KeptSta
 from hpc_elastic.rundir.store import list_numbers, write_json
 
 
-def read_kept(layout: RunLayout, ended: int, *, with_saves: bool = True) -> tuple[KeptState, ...]:
+def read_kept(layout: RunLayout, ended: int) -> tuple[KeptState, ...]:
     """Return the states that were written after an attempt, the last of its allocation; of each, whose parts are there.
+
+    What a person had written while it went on counts, if that was its latest attempt then.
 
     Args:
         layout: the run directory.
         ended: the attempt.
-        with_saves: also what a person had written while it went on.
 
     Raises:
         RunDirectoryError: a record exists and cannot be read.
@@ -35,7 +36,7 @@ def read_kept(layout: RunLayout, ended: int, *, with_saves: bool = True) -> tupl
     places: defaultdict[StateVersion, set[str]] = defaultdict(set)
     for record in (*read_kept_records(layout, ended).values(), *read_pinned(layout, ended)):
         places[record.version].add(record.place)
-    saved = find_saved(layout) if with_saves else None
+    saved = find_saved(layout)
     if saved is not None and saved.manifest.ended == ended:
         for record in saved.manifest.files.values():
             places[record.version].add(record.place)

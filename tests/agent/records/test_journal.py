@@ -7,6 +7,7 @@ import io
 import json
 import os
 import re
+import shutil
 import stat
 from collections.abc import Callable
 from dataclasses import replace
@@ -644,6 +645,38 @@ def test_a_state_of_another_run_that_is_gone_is_said(
     journal = runs.journal(state=StatePlan(load_from=other))
     assert journal.kept_states(0) == ()
     assert f"there is no directory {other}; all ranks load from disk" in capsys.readouterr().out
+
+
+def test_what_another_run_has_left_is_there_for_a_successor_before_anything_newer_is_saved(
+    runs: Runs, tmp_path: Path
+) -> None:
+    """The other run may have gone on meanwhile: what the first head had found counts."""
+    other = RunLayout(tmp_path / "other")
+    Path(other.attempts, "0001").mkdir(parents=True)
+    Path(other.claim(1)).write_text("{}")
+    keep(other, 1, "00000.json", "00000.state")
+    journal = runs.journal(state=StatePlan(load_from=other.root))
+    journal.claim_allocation(HEAD)
+    (found,) = journal.kept_states(0)
+    assert journal.claim_attempt(*an_attempt())[0]
+    shutil.rmtree(other.root)
+    for _ in range(2):  # a successor, and the one after it
+        assert runs.journal(state=StatePlan(load_from=other.root)).kept_states(1, is_over=False) == (found,)
+    assert runs.journal(a_place(restart_count=1)).kept_states(1) == ()
+    assert not os.path.exists(runs.layout.memory), "nobody knows what an attempt has done that ended without a word"
+
+
+def test_what_the_allocation_before_has_left_is_there_for_a_successor(runs: Runs) -> None:
+    journal = runs.journal()
+    journal.claim_allocation(HEAD)
+    assert journal.claim_attempt(*an_attempt())[0]
+    keep(runs.layout, 1, "00000.json", "00000.state")
+    again = runs.journal(a_place(restart_count=1))
+    again.claim_allocation(HEAD)
+    found = again.kept_states(1)
+    claim, world = an_attempt(History(attempts=1))
+    assert again.claim_attempt(replace(claim, allocation=2), world)[0]
+    assert runs.journal(a_place(restart_count=1)).kept_states(2, is_over=False) == found != ()
 
 
 def test_states_are_removed_when_the_run_has_succeeded_and_the_script_can_read_its_exit_code(

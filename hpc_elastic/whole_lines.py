@@ -1,0 +1,15 @@
+"""Writes a line to a stream that other processes write to as well, so that no other line comes into it."""
+
+from __future__ import annotations
+
+from typing import TextIO
+
+
+def write_line(stream: TextIO, line: str) -> None:
+    """Write a line and its newline at once; where a stream has no buffer, print writes the newline by itself.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    stream.write(f"{line}\n")
+    stream.flush()
