@@ -293,6 +293,7 @@ class Agent:
             self._fails(error)
             return
         await self.part.close()
+        self.ends_job = self.ends_job or self.part.ends_job
         await self.saves.close()
         await self.part.member.close()
         await self._tasks.cancel()

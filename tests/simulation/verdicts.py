@@ -78,13 +78,14 @@ class Verdicts:
             require(bool(enders), "nobody ends the job, whose script is lost")
 
     def _is_reset_forged(self, host: Agent) -> bool:
-        """Whether somebody has reset a connection in the name of a machine that went down just before.
+        """Whether somebody has reset a connection in the name of a machine that went down just before, or just after.
 
-        No machine that starts again answers so soon: who sees that takes its agent alone for dead.
+        No machine that starts again answers so soon: who sees that takes its agent alone for dead. Of a machine that
+        goes down before its members have come back to it, they see no more than the reset.
         """
         run, timing = self._run, Timing(lease_s=self._run.scenario.lease_s, profile=self._run.scenario.profile)
         resets = [moment for moment, _, what in run.events if isinstance(what, Fault) and what.what == "reset"]
-        return any(0 <= moment - host.died_at < timing.silent_before_restart_s for moment in resets)
+        return any(abs(moment - host.died_at) < timing.silent_before_restart_s for moment in resets)
 
     def _may_have_no_result(self) -> bool:
         """Whether everybody who could have written one was gone, or told that the scheduler will go on.

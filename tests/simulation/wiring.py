@@ -378,9 +378,9 @@ class Here(LocalMember):
         self._agent.run.noted.notes(self._agent, note)
         super()._note(note)
 
-    def leaves(self, exit_code: int, cause: str) -> None:
+    def leaves(self, exit_code: int, cause: str, *, ends_job: bool = False) -> None:
         self._agent.hears_result(cause)
-        super().leaves(exit_code, cause)
+        super().leaves(exit_code, cause, ends_job=ends_job)
 
 
 class Searching(Successor):
