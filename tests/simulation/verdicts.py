@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from hpc_elastic.membership.messages import Welcome
 from hpc_elastic.membership.timing import Timing
-from tests.simulation.progress import TALKS_S
+from tests.simulation.progress import DISK_OPERATIONS, TALKS_S
 from tests.simulation.rules import require
 from tests.simulation.scenario import GRACE_S, Fault
 from tests.simulation.wiring import VERSIONS
@@ -161,8 +162,19 @@ class Verdicts:
             "node_lost": bool(witness.kinds & {"loss", "term", "disk"}),
             "node_losses_used_up": counted + scenario.nodes > scenario.max_node_losses,
             "setup_failed": "unfit" in witness.kinds,
-            "nodes_missing": bool(witness.kinds & {"missing", "loss", "term", "disk", "unfit", "unhealthy"}),
+            "nodes_missing": bool(witness.kinds & {"missing", "loss", "term", "disk", "unfit", "unhealthy"})
+            or self._is_first_head_late(),
         }.get(reason, False)
+
+    def _is_first_head_late(self) -> bool:
+        """Whether the first head needed so long for its claim, on a slow disk, that others may have given up by then.
+
+        They look for it for `join_timeout`, which is meant for machines that boot: a disk that takes seconds for each
+        answer leaves them little of one that is short.
+        """
+        welcomes = (moment for moment, _, what in self._run.events if isinstance(what, Welcome))
+        is_slow = DISK_OPERATIONS * max(self._run.scenario.disk_s) > self._run.scenario.join_timeout_s
+        return is_slow and next(welcomes, float("inf")) > self._run.scenario.join_timeout_s / 2
 
     def _check_cause(self, reason: str, cause: str) -> None:
         """A failure that is named is one that happened in an attempt that it could end."""
