@@ -99,7 +99,7 @@ class Closing:
         return actions
 
     def lost(self, node: str) -> None:
-        """Take note of a member that is gone and, by its silence, has most likely not left: it ends no job."""
+        """Take note of a member that is gone and, by its silence or its goodbye, has not left: it ends no job."""
         if self._has_begun and node == self._ender:
             self._ender = None
 

@@ -238,11 +238,12 @@ class Head:
             may_return: its agent most likely lives.
         """
         is_agent_alone = is_gone and (may_return or not self._may_have_restarted(node, now))
+        has_not_left = may_return or not is_agent_alone
         may_return = may_return or (is_gone and self._may_have_left(node, now))
         member = self._members.lose(node, now, is_gone=is_gone, may_return=may_return, is_agent_alone=is_agent_alone)
         if member is None:
             return []
-        if not is_agent_alone:
+        if has_not_left:
             self._closing.lost(node)
         if self.phase in (HeadPhase.CLOSING, HeadPhase.OVER):
             return self._left()

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from hpc_elastic.membership.actions import Action, HeadOver
-from hpc_elastic.membership.messages import End
+from hpc_elastic.membership.messages import Dropped, End
 from hpc_elastic.membership.timing import CLOSING_BOUND_S, Timing
 from tests.membership.script import HeadScript, a_join, of_kind, sent
 
@@ -47,6 +47,15 @@ def test_the_heads_agent_ends_the_job_if_the_one_that_was_told_to_falls_silent(*
     script.lose(3)
     script.now += SILENT_S
     assert has_to_end_the_job(script.lose(2, is_gone=is_gone))
+
+
+def test_the_heads_agent_ends_the_job_if_the_one_that_was_told_to_gives_the_head_up_before_it_listens() -> None:
+    """It stood still for longer than its lease."""
+    script = at_work(lost=(0,))
+    assert told_to_end_the_job(script) == ["node2"]
+    script.lose(1)
+    script.lose(3)
+    assert has_to_end_the_job(script.say(2, Dropped(reason="no answer for 6 s")))
 
 
 def test_the_heads_agent_ends_the_job_if_the_one_that_was_told_to_is_silent_until_all_should_have_left() -> None:
