@@ -14,6 +14,7 @@ import asyncio
 import os
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 
 from hpc_elastic.agent.departure import Departure
@@ -137,7 +138,7 @@ class Supervisor:
         self._tasks.run(self._part.heads.find())
         leave = await self._departure
         await self._shut_down(leave)
-        return leave
+        return replace(leave, ends_job=leave.ends_job or self._part.ends_job)
 
     def _start_guard(self) -> GuardLink:
         run_dir, node = self._plan.run_dir, self._place.node

@@ -89,9 +89,11 @@ class HeadOver:
     """Head: stop being a head, because nothing is left to coordinate.
 
     `have_all_left`: every member that it ever had has said goodbye or is dead, so no worker of the run is left.
+    `ends_job`: this agent has to end the Slurm job, because whoever would have done so was lost as the run ended.
     """
 
     have_all_left: bool
+    ends_job: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,7 +11,7 @@ from hpc_elastic.membership.job_end import JobEnd
 from hpc_elastic.membership.losses import Losses
 from hpc_elastic.membership.messages import End
 from hpc_elastic.membership.roster import Roster
-from hpc_elastic.membership.timing import CLOSING_BOUND_S
+from hpc_elastic.membership.timing import Timing
 from hpc_elastic.rundir.state_records import Flush
 
 NEVER = float("inf")
@@ -20,17 +20,38 @@ NEVER = float("inf")
 class Closing:
     """The agents that still have to leave.
 
+    Whoever was told to end the Slurm job, and the batch script itself, may be gone by then: their machine has lost its
+    power just as the run ended, or stands still. The head, which waits for all to leave, is the one that sees that, so
+    its own agent ends the job then, as nobody else would before its time limit.
+
     Args:
         roster: the agents that are here.
         losses: the agents that were lost before.
+        job_end: what is known about who ends the Slurm job.
+        timing: the run's.
     """
 
-    __slots__ = ("_deadline", "_have_left", "_losses", "_roster", "exit_code")
+    __slots__ = (
+        "_deadline",
+        "_ender",
+        "_has_begun",
+        "_have_left",
+        "_is_settled",
+        "_job_end",
+        "_losses",
+        "_roster",
+        "_timing",
+        "exit_code",
+    )
 
-    def __init__(self, roster: Roster, losses: Losses) -> None:
+    def __init__(self, roster: Roster, losses: Losses, job_end: JobEnd, timing: Timing) -> None:
         self._roster = roster
         self._losses = losses
+        self._job_end = job_end
+        self._timing = timing
         self._have_left: bool
+        self._ender: str | None = None  # who was told to end the job, and is not known to be gone
+        self._has_begun = self._is_settled = False
         self._deadline = NEVER
         self.exit_code = int(ExitCode.SUCCESS)
 
@@ -43,7 +64,6 @@ class Closing:
         exit_code: int,
         cause: str,
         now: float,
-        job_end: JobEnd,
         *,
         is_settled: bool,
         may_others_live: bool,
@@ -55,34 +75,41 @@ class Closing:
             exit_code: the exit code with which they leave.
             cause: why the run ends.
             now: monotonic seconds.
-            job_end: what is known about who ends the Slurm job.
             is_settled: no other agent can go on with the run.
             may_others_live: agents may be at work that this head has neither had as members nor lost.
             flushes: the training states that members write when they leave, by node.
         """
         self.exit_code = exit_code
         self._have_left = not may_others_live
-        self._deadline = now + CLOSING_BOUND_S
+        self._has_begun, self._is_settled = True, is_settled
+        self._deadline = now + self._timing.closes_within_s
         actions: list[Action] = []
         # With REQUEUE that agent has the job started again, if that was decided, and does nothing else.
-        ends_job = job_end.who(self._roster) if job_end.is_ours(is_settled=is_settled) else None
+        is_ours = self._job_end.is_ours(is_settled=is_settled)
+        self._ender = self._job_end.who(self._roster) if is_ours else None
         for member in self._roster:
             end = End(
                 exit_code=exit_code,
                 cause=cause,
-                ends_job=member.node == ends_job,
+                ends_job=member.node == self._ender,
                 is_settled=is_settled,
                 flush=flushes.get(member.node),
             )
             actions.append(SendToMember(node=member.node, message=end))
         return actions
 
+    def lost(self, node: str) -> None:
+        """Take note of a member that is gone and, by its silence or its goodbye, has not left: it ends no job."""
+        if self._has_begun and node == self._ender:
+            self._ender = None
+
     def left(self) -> list[Action]:
         """Return the end of this head, once, if the last member has left."""
         if self._deadline == NEVER or len(self._roster) > 0:
             return []
         self._deadline = NEVER
-        return [HeadOver(have_all_left=self._have_left and not self._losses.may_live)]
+        ends_job = self._ender is None and self._job_end.is_ours(is_settled=self._is_settled)
+        return [HeadOver(have_all_left=self._have_left and not self._losses.may_live, ends_job=ends_job)]
 
     def tick(self, now: float) -> list[Action]:
         """Drop the members that have not left by the bound; `left` has to be asked next."""
@@ -90,6 +117,10 @@ class Closing:
             return []
         self._have_left = False
         drops: list[Action] = [Drop(node=member.node) for member in self._roster]
+        for member in self._roster:  # the others use their grace, and do then what they were told
+            if now - member.lease.heard >= self._timing.silent_before_restart_s:
+                self._job_end.lost(member.node, is_agent_alone=False)
+                self.lost(member.node)
         self._roster.clear()
         return drops
 

@@ -30,6 +30,7 @@ from enum import Enum
 
 from hpc_elastic.errors import ExitCode
 from hpc_elastic.membership.actions import Leave, Log
+from hpc_elastic.membership.job_end import is_left_to_readers
 from hpc_elastic.membership.messages import Elsewhere
 from hpc_elastic.membership.succession import LostHead, Order, Records, Succession, order_of, order_of_succession
 from hpc_elastic.membership.timing import (
@@ -44,7 +45,7 @@ from hpc_elastic.membership.timing import (
     TURNS_AHEAD,
     TURNS_TO_ASK,
 )
-from hpc_elastic.rundir.records import Endpoint, World
+from hpc_elastic.rundir.records import Endpoint, RunResultRecord, World
 
 NEVER = float("inf")
 
@@ -105,12 +106,14 @@ DiscoveryAction = ReadRecords | Dial | Gather | ClaimAllocation | StepDown | Lea
 class DiscoverySettings:
     """The values that stay the same during one search.
 
-    `claims_left`: how often this agent may still claim an allocation that has no attempt.
+    `claims_left`: how often this agent may still claim an allocation that has no attempt. `can_end_job`: it has had an
+    answer from Slurm at its start.
     """
 
     node: str
     join_timeout_s: float
     claims_left: int = MOST_CLAIMS
+    can_end_job: bool = False
 
 
 class DiscoveryPhase(str, Enum):
@@ -202,7 +205,7 @@ class HeadDiscovery:
         if before is None or (before.claim, before.world) != (records.claim, records.world):
             self._order = order_of(records)
         if records.result is not None:
-            return [*self._step_down("the run is over"), *self._leave(records.result.cause, records.result.exit_code)]
+            return [*self._step_down("the run is over"), *self._leave_at(records.result, now)]
         if records.started_again is not None:
             cause = f"the job has started again: allocation {records.started_again}"
             return [*self._step_down(cause), *self._leave(cause, int(ExitCode.REQUEUE))]
@@ -217,6 +220,8 @@ class HeadDiscovery:
         """Plan another reading of the run directory, because this one failed."""
         self._is_reading = False
         self._read_at = now + READS_EVERY_S
+        if self._records is not None and self._records.result is not None:  # the roster is not worth waiting for
+            return self._leave(self._records.result.cause, self._records.result.exit_code)
         return [Log(text=f"{error}; trying again", level="warning")]
 
     def answered(self) -> list[DiscoveryAction]:
@@ -417,9 +422,25 @@ class HeadDiscovery:
         self.phase = DiscoveryPhase.SEARCHING
         return [StepDown(reason=reason)]
 
-    def _leave(self, cause: str, exit_code: int = int(ExitCode.NODE_LOST)) -> list[DiscoveryAction]:
+    def _leave_at(self, result: RunResultRecord, now: float) -> list[DiscoveryAction]:
+        """Leave as the result says; who could end the Slurm job reads first whether somebody has to."""
+        records, lost, ends_job = self._records, self._lost, False
+        if self._settings.can_end_job and records is not None:
+            if self._lacks_roster() and not self._reads_world:
+                self._is_reading = self._needs_world = self._reads_world = True
+                self._reading_since = now
+                return [ReadRecords(needs_world=True)]
+            if records.world is not None:
+                attempt = _attempt_of(records.world, self._settings.node)
+                is_member = lost.node == records.world.head and 0 < lost.attempt == attempt
+                ends_job = is_left_to_readers(result, records.world, lost, is_member=is_member)
+        return self._leave(result.cause, result.exit_code, ends_job=ends_job)
+
+    def _leave(
+        self, cause: str, exit_code: int = int(ExitCode.NODE_LOST), *, ends_job: bool = False
+    ) -> list[DiscoveryAction]:
         self.phase = DiscoveryPhase.OVER
-        return [Leave(exit_code=exit_code, cause=cause)]
+        return [Leave(exit_code=exit_code, cause=cause, ends_job=ends_job)]
 
     def _loss(self) -> str:
         return f"{self._lost.node or 'the head'} was lost: {self._lost.why}"

@@ -86,7 +86,7 @@ class Head:
         self._notices = NoticeRounds(self._roster, settings.restarts)
         self._pending_stop = PendingStop()
         self._barriers = Barriers(self._roster, settings)
-        self._closing = Closing(self._roster, self._members.losses)
+        self._closing = Closing(self._roster, self._members.losses, self._members.job_end, settings.timing)
         self._unfit = UnfitNodes(self._roster)
         self._news = RoundNews(self._roster)
         self._resume_at = -NEVER
@@ -239,10 +239,13 @@ class Head:
             may_return: its agent most likely lives.
         """
         is_agent_alone = is_gone and (may_return or not self._may_have_restarted(node, now))
+        has_not_left = may_return or not is_agent_alone
         may_return = may_return or (is_gone and self._may_have_left(node, now))
         member = self._members.lose(node, now, is_gone=is_gone, may_return=may_return, is_agent_alone=is_agent_alone)
         if member is None:
             return []
+        if has_not_left:
+            self._closing.lost(node)
         if self.phase in (HeadPhase.CLOSING, HeadPhase.OVER):
             return self._left()
         actions: list[Action] = [loss_note(node, why, self.attempt)]
@@ -648,7 +651,6 @@ class Head:
             exit_code,
             cause,
             now,
-            self._members.job_end,
             is_settled=is_settled,
             may_others_live=self.gathering.succession is not None,  # the lost head, and members that have not joined
             flushes=flushes,

@@ -7,7 +7,7 @@ from dataclasses import replace
 from hpc_elastic.membership.messages import Join
 from hpc_elastic.membership.roster import Roster
 from hpc_elastic.membership.succession import LostHead
-from hpc_elastic.rundir.records import World
+from hpc_elastic.rundir.records import RunResultRecord, World
 
 # The nodes, by id, whose agents find out at their start whether they could end the job. They are few, because a
 # controller that thousands ask at once answers none. The first node is not among them: the script runs there, and it
@@ -55,6 +55,11 @@ class JobEnd:
         """Return the world with the launch node and whether it is lost, which the next head has to know."""
         return replace(world, launch_node=self._launch_node, is_launch_node_lost=self._is_lost or self._is_presumed)
 
+    @property
+    def is_known_lost(self) -> bool:
+        """Return whether somebody has seen that the launch node was lost."""
+        return self._is_lost
+
     def is_ours(self, *, is_settled: bool) -> bool:
         """Return whether the agents have to end the job, because the launch node is lost.
 
@@ -72,6 +77,24 @@ class JobEnd:
         """
         joins = [member.join for member in roster]
         return min(joins, key=lambda join: (not join.can_end_job, join.node_id)).node if joins else None
+
+
+def is_left_to_readers(result: RunResultRecord, world: World, lost: LostHead, *, is_member: bool) -> bool:
+    """Return whether an agent that learns from the run directory that the run is over has to end the Slurm job.
+
+    The head that wrote the result may be gone before it has told anybody. Another agent may have been told, and ends
+    the job as well: that is for nothing, and does no harm.
+
+    Args:
+        result: the run's result.
+        world: the latest one.
+        lost: the head that this agent has lost.
+        is_member: that head had opened this world with this agent in it.
+    """
+    if result.written_by == world.launch_node:
+        return False
+    job_end = JobEnd(world, lost if is_member else None)
+    return job_end.is_known_lost
 
 
 def _had_launch_node(world: World) -> bool:

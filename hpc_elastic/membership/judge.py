@@ -149,6 +149,7 @@ class Judge:
         self._failed_role: str | None = None  # whose failure the decision is about, if it is about one
         self._began_after: dict[str, str | None] = {}  # by role: the signature of the failure before its latest start
         self._distrusted: tuple[ChosenState, ...] = ()  # after whose loading the same failure came again
+        self._loss: Seen | None = None  # the loss of nodes for which the run ends, if it does for that
         self.told_of_states: tuple[str, ...] = ()  # lines about what the next attempt begins with
         self.states: tuple[ChosenState, ...] = ()  # with which the roles that start begin
         self.sources: Mapping[str, tuple[str, ...]] = {}  # the nodes from which each node gets it that has not got it
@@ -191,6 +192,7 @@ class Judge:
         standing = self.verdict.take(decision)
         if standing is not None and not is_added:
             self._standing, self._failed_role = seen, seen.role
+            self._loss = seen if seen.trigger is Trigger.NODE_LOST else None
             world = self._members.world  # of the attempt that is being claimed, if one is
             self.root_cause = _cause_in(seen, standing, world.attempt if world else self.history.attempts)
         return standing
@@ -258,15 +260,29 @@ class Judge:
         )
 
     def resumes(self, now: float) -> bool:
-        """Return whether a run that was to end for lack of nodes can go on, now that enough nodes are back."""
+        """Return whether a run that was to end for lack of nodes can go on, now that enough nodes are back.
+
+        If it cannot, the nodes that are here are not the reason any more: the run ends because it has lost too many.
+        """
         decision = self.verdict.decision
         if not isinstance(decision, Finish) or decision.reason not in TOO_FEW:
             return False
         back = Seen(trigger=Trigger.NODE_LOST, detail="enough nodes are back")
         if not isinstance(self.decides(back, now), RestartWorkers):
+            self._blame_count(now)
             return False
         self.because = back.detail
         return True
+
+    def _blame_count(self, now: float) -> None:
+        """End the run because it has lost too many nodes, as enough of them are back."""
+        if self._loss is None:
+            return
+        seen = replace(self._loss, nodes=self._members.losses.counted or self._loss.nodes)
+        decision = self.decides(seen, now)
+        if isinstance(decision, Finish):
+            self.verdict.settle(decision)
+            self.root_cause = _cause_in(seen, decision, self.history.attempts)
 
     def decides(self, seen: Seen, now: float, *, is_settled: bool = False, step: int | None = None) -> Decision:
         """Return the policy's decision about an event that the head saw.

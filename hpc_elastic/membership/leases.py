@@ -52,11 +52,11 @@ class Leases:
 
         Each silence of a node is asked about once, and the scheduler is asked at most every `ASKS_SCHEDULER_EVERY_S`.
         """
-        if now < max(self._ask_at, self.next_tick):
+        if self._ask_at == NEVER or now < self.next_tick:
             return []
         silent = set(self._roster.silent(now, self._settings.lease_s / 2)).intersection(self._world)
-        self._asked &= silent
-        if silent <= self._asked:
+        self._asked &= silent  # a node that is heard again between two questions has another silence after it
+        if now < self._ask_at or silent <= self._asked:
             return []
         self._asked |= silent
         self._ask_at = now + ASKS_SCHEDULER_EVERY_S

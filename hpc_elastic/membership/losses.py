@@ -59,6 +59,11 @@ class Losses:
         """Return the nodes that are lost and have not returned."""
         return tuple(sorted(self._lost))
 
+    @property
+    def counted(self) -> tuple[str, ...]:
+        """Return the nodes of the latest world that count as lost, also those that have returned since."""
+        return tuple(sorted(self._counted))
+
     def add(
         self, node: str, lease: MemberLease, now: float, *, is_gone: bool, may_return: bool, is_counted: bool
     ) -> None:

@@ -204,9 +204,9 @@ class Member:
         self._told = problem
         return [SendToHead(message=messages.Health(problem=problem))]
 
-    def leaves(self, exit_code: int, cause: str) -> list[Action]:
-        """Leave, because no head can be found or the run is over."""
-        return self._depart(Leave(exit_code=exit_code, cause=cause))
+    def leaves(self, exit_code: int, cause: str, *, ends_job: bool = False) -> list[Action]:
+        """Leave, because no head can be found or the run is over; `ends_job`: the Slurm job has to be ended, too."""
+        return self._depart(Leave(exit_code=exit_code, cause=cause, ends_job=ends_job))
 
     def tick(self, now: float) -> list[Action]:
         """Return the actions that are due at the time `now`."""

@@ -156,6 +156,19 @@ class Timing:
         return self.patience_s / 2
 
     @property
+    def closes_within_s(self) -> float:
+        """Return how long after the end of the run a head drops the members that have not left.
+
+        By then it knows which of them are silent: they do not end the job.
+        """
+        return max(CLOSING_BOUND_S, self.silent_before_restart_s)
+
+    @property
+    def head_closes_within_s(self) -> float:
+        """Return how long an agent whose own part has ended waits for the head on its node to be over."""
+        return self.closes_within_s + HEAD_CLOSES_LATE_S
+
+    @property
     def looks_every_s(self) -> float:
         """Return the interval at which a head checks its members' leases; a check takes longer with more members."""
         return self.lease_s / 12
@@ -192,7 +205,8 @@ LONGEST_ANSWER_S = 4.0
 FIRST_PAUSE_S = 0.05
 LONGEST_PAUSE_S = 0.5
 READS_EVERY_S = 1.0
-CLOSING_BOUND_S = 5.0  # members that have not left this long after the end are dropped
+CLOSING_BOUND_S = 5.0  # members that have not left this long after the end are dropped, or later with a long lease
+HEAD_CLOSES_LATE_S = 5.0  # the end of the run may come a little after this node's own part in it has ended
 TERM_SETTLES_S = 0.25  # Slurm's TERM reaches agent and workers within 10 ms, in any order
 TIMEOUTS_SETTLE_S = 2.0  # ranks that wait for the same one time out at about the same time; no lease rests on it
 

@@ -74,6 +74,31 @@ def records(world: World | None = None, result: RunResultRecord | None = None) -
     return Records(result=result, first=FIRST, claim=claim, world=world)
 
 
+def a_result(written_by: str = "node1") -> RunResultRecord:
+    return RunResultRecord(
+        run="run",
+        state=RunState.SUCCEEDED,
+        exit_code=0,
+        reason="succeeded",
+        cause="every rank exited 0",
+        attempts=1,
+        restarts=0,
+        failures={},
+        return_values={},
+        nodes=(),
+        started=None,
+        ended="",
+        written_by=written_by,
+    )
+
+
+def with_beginning(world: World, result: RunResultRecord) -> Records:
+    """Of a claim that has the beginning of the roster, as all have."""
+    found = records(world, result)
+    assert found.claim is not None
+    return replace(found, claim=with_candidates(found.claim, world))
+
+
 def without_roster(found: Records) -> Records:
     """What an agent reads that does not need the whole roster: nothing of it where the claim has its beginning."""
     has_beginning = found.claim is not None and found.claim.candidates is not None
@@ -92,6 +117,7 @@ class Search:
         lost: str | None = "node0",
         elsewhere: Mapping[str, str] | None = None,
         silent: Sequence[str] = (),
+        can_end_job: bool = False,
     ) -> None:
         self.now = 0.0
         self.found = found
@@ -101,7 +127,7 @@ class Search:
         self.dialled: list[tuple[float, str]] = []
         self.actions: list[tuple[float, DiscoveryAction]] = []
         head = LostHead(node=lost, contact=-1.0, is_dead=is_dead, why="reset", attempt=1)
-        self.discovery = HeadDiscovery(replace(SETTINGS, node=node), head, self.now)
+        self.discovery = HeadDiscovery(replace(SETTINGS, node=node, can_end_job=can_end_job), head, self.now)
         self.take(self.discovery.tick(self.now))
 
     def take(self, actions: Sequence[DiscoveryAction]) -> None:
@@ -358,23 +384,49 @@ def test_a_claim_that_comes_while_it_gathers_ends_the_gathering() -> None:
 
 
 def test_a_result_ends_the_search_with_its_exit_code() -> None:
-    result = RunResultRecord(
-        run="run",
-        state=RunState.SUCCEEDED,
-        exit_code=0,
-        reason="succeeded",
-        cause="every rank exited 0",
-        attempts=1,
-        restarts=0,
-        failures={},
-        return_values={},
-        nodes=(),
-        started=None,
-        ended="",
-        written_by="node1",
-    )
-    ((_, leave),) = Search("node2", records(a_world(0, 1, 2), result)).asked_for(Leave)
+    ((_, leave),) = Search("node2", records(a_world(0, 1, 2), a_result())).asked_for(Leave)
     assert leave == Leave(exit_code=0, cause="every rank exited 0")
+
+
+@pytest.mark.parametrize(
+    ("is_known", "written_by", "can_end_job", "ends_job"),
+    [
+        (True, "node1", True, True),
+        (False, "node1", True, False),
+        (True, "node0", True, False),
+        (True, "node1", False, False),
+    ],
+    ids=["lost", "not known to be lost", "wrote the result", "this agent got no answer"],
+)
+def test_who_could_end_the_job_of_a_lost_batch_host_does_so_when_it_finds_the_result(
+    *, is_known: bool, written_by: str, can_end_job: bool, ends_job: bool
+) -> None:
+    """The head that wrote it may be gone before it has told anybody."""
+    world = replace(a_world(0, 1, 2, head="node1"), launch_node="node0", is_launch_node_lost=is_known)
+    search = Search("node2", with_beginning(world, a_result(written_by)), lost="node1", can_end_job=can_end_job)
+    ((_, leave),) = search.asked_for(Leave)
+    assert isinstance(leave, Leave)
+    assert leave.ends_job == ends_job
+
+
+@pytest.mark.parametrize(("was_silent", "ends_job"), [(True, True), (False, False)])
+def test_who_finds_the_result_takes_a_batch_host_for_lost_that_was_a_silent_head(
+    *, was_silent: bool, ends_job: bool
+) -> None:
+    world = replace(a_world(0, 1, 2, head="node0"), launch_node="node0")
+    search = Search("node2", with_beginning(world, a_result("node1")), is_dead=not was_silent, can_end_job=True)
+    ((_, leave),) = search.asked_for(Leave)
+    assert isinstance(leave, Leave)
+    assert leave.ends_job == ends_job
+
+
+def test_who_finds_the_result_and_cannot_read_the_roster_leaves_with_its_exit_code() -> None:
+    settings = replace(SETTINGS, can_end_job=True)
+    discovery = HeadDiscovery(settings, LostHead(node="node0", contact=0, is_dead=True, why="reset"), 0)
+    found = with_beginning(a_world(0, 1, 2), a_result("node0"))
+    assert discovery.tick(0) == [ReadRecords()]
+    assert discovery.read(without_roster(found), 0) == [ReadRecords(needs_world=True)]
+    assert discovery.read_failed("no space left", 1) == [Leave(exit_code=0, cause="every rank exited 0")]
 
 
 def test_a_run_directory_that_cannot_be_read_is_asked_again() -> None:

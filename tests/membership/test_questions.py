@@ -39,6 +39,16 @@ def test_a_member_that_was_heard_again_and_falls_silent_again_is_asked_about_aga
         assert asked(script.pass_time(LEASE_S * 0.7)) == []
 
 
+def test_a_member_that_is_heard_for_a_moment_between_two_questions_is_asked_about_again() -> None:
+    script = running(lease_s=30)
+    script.beating.discard(2)
+    assert asked(script.pass_time(20)) == [("node2",)]
+    script.beating.add(2)
+    assert asked(script.pass_time(6)) == []
+    script.beating.discard(2)
+    assert asked(script.pass_time(29)) == [("node2",)]
+
+
 def test_nodes_that_fall_silent_soon_after_each_other_are_two_questions_half_a_minute_apart() -> None:
     script = running(lease_s=120)
     script.beating.discard(2)

@@ -231,6 +231,20 @@ def test_the_run_goes_on_if_enough_are_back_when_the_workers_are_stopped() -> No
     assert (claim.members, claim.reason) == (("node0", "node1"), "enough nodes are back")
 
 
+def test_a_run_whose_losses_are_used_up_as_enough_nodes_are_back_ends_for_that_and_not_for_too_few() -> None:
+    script = running(min_nodes=4, restart=a_restart_plan(max_node_losses=1))
+    for node_id in (1, 2):
+        script.lose(node_id, is_gone=False)
+    restart(script, 0, 3)
+    script.join(1, 2)
+    result = the_result(script.pass_time(3 * LEASE_S + 2))
+    assert (result.reason, result.exit_code) == ("node_losses_used_up", ExitCode.NODE_LOST)
+    told = "2 lost nodes in this run, expected at most restart.max_node_losses, which is 1"
+    assert result.cause == f"node1, node2 were lost: the connection closed; {told}"
+    assert result.root_cause is not None
+    assert result.root_cause.line == result.cause
+
+
 def test_a_member_that_says_goodbye_may_take_the_heads_place_so_its_own_workers_are_fenced() -> None:
     script = running(min_nodes=1)
     script.pass_time(30)

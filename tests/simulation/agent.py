@@ -175,7 +175,7 @@ class Agent:
         self.workers = Workers(self)
         self.saves: NodeSaves | None = None
         self.troubled_until = 0.0
-        self.contact_at = 0.0  # when it heard a head elsewhere last
+        self.contacts: dict[str, float] = {}  # by head elsewhere: when it heard it last
         self.parted_at = -1.0  # from a head, by whichever side
         self._worker_count = workers
 
@@ -293,6 +293,7 @@ class Agent:
             self._fails(error)
             return
         await self.part.close()
+        self.ends_job = self.ends_job or self.part.ends_job
         await self.saves.close()
         await self.part.member.close()
         await self._tasks.cancel()
@@ -395,9 +396,11 @@ class Agent:
         """The member is about to hear its head."""
         if message.KIND != "echo":
             self.run.trace(self, message)
-        # What a head says that was given up is no contact: it has no beat by which it could know of one.
-        if self.headquarters is None and not self.member._allegiance.is_headless:
-            self.contact_at = self.run.clock.now
+        # What a head says that was given up is no contact: it has no beat by which it could know of one. Nor is what
+        # comes when the member's lease is over, which it sees first.
+        is_lost = self.member._allegiance.is_headless or self.now >= self.member._silence_deadline()
+        if self.headquarters is None and not is_lost:
+            self.contacts[self.part.heads._head_node] = self.run.clock.now
         self.run.reports.hears(self, message)
         self.run.limits.hears(self, message)
         self.run.polls.hears(self, message)
@@ -405,8 +408,13 @@ class Agent:
             self.run.promptness.welcomed(self)
         if isinstance(message, Welcome):
             self.run.witness.joined.add(self.name)
-        self.is_told = self.is_told or isinstance(message, RunEnd)
         self.is_refused = self.is_refused or isinstance(message, Refused)
+
+    def has_heard(self, message: Message) -> None:
+        """The member has heard its head: one that stood still may have given it up before it listens to it."""
+        leave = self.member._leave
+        is_heeded = isinstance(message, RunEnd) and (leave is None or leave.cause == message.cause)
+        self.is_told = self.is_told or is_heeded
 
     def hears_result(self, cause: str) -> None:
         """The member is about to leave for what is in the run directory."""

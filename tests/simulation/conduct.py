@@ -10,7 +10,6 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from hpc_elastic.agent.drivers.coordinator import HANGS_UP_WITHIN_S
-from hpc_elastic.agent.drivers.head_side import HEAD_CLOSES_WITHIN_S
 from hpc_elastic.membership import messages
 from hpc_elastic.membership.actions import Action, HeadOver, Level, Note, SendToHead, SendToMember, StartWorkers
 from hpc_elastic.membership.member import MemberPhase
@@ -331,7 +330,8 @@ class Conduct:
         waits_for_disk = agent.disk.stalled_until > self._run.clock.now  # what waits for it ends with the process
         require(not left or waits_for_disk, f"{agent.name} ends, and leaves {left}")
         waited_s = self._run.clock.now - agent.left_at
-        is_over = agent not in self._heads or waited_s * (1 + DRIFT) >= HEAD_CLOSES_WITHIN_S
+        closes_within_s = Timing(lease_s=self._run.scenario.lease_s).head_closes_within_s
+        is_over = agent not in self._heads or waited_s * (1 + DRIFT) >= closes_within_s
         require(is_over, f"{agent.name} ends {waited_s:.1f} s after its own part, and members of its have not left")
         ticks = [name for name in agent.process.timers_left() if name.endswith("._tick")]
         require(not ticks, f"{agent.name} ends, and leaves the timers of {ticks}")

@@ -32,6 +32,8 @@ class Orders:
         self._run = run
         self._assigned: defaultdict[object, set[tuple[int, str]]] = defaultdict(set)  # by head: attempts and nodes
         self._opened: dict[object, int] = {}  # by head: the attempt that it has opened last
+        self._opened_at: dict[object, float] = {}
+        self._joined_at: dict[tuple[object, str], float] = {}  # by head and node: the last time that it asked
         self._beats: dict[tuple[object, str], int] = {}  # that a head has got and not answered
         self._asked_at: dict[object, float] = {}
         self._asked_about: dict[tuple[object, str], float] = {}  # the scheduler, by head and node
@@ -52,6 +54,7 @@ class Orders:
     def gets_join(self, head: object, node: str) -> None:
         """An agent asks to join."""
         self._joining.add((head, node))
+        self._joined_at[head, node] = self._run.clock.now
         self._gathered[head].discard(node)
 
     # What a head does.
@@ -65,7 +68,7 @@ class Orders:
         elif isinstance(action, HeadOver):
             self._is_over(agent, action)
         elif isinstance(action, Note) and action.name == "attempt.opened":
-            self._opened[head] = action.attempt
+            self._opened[head], self._opened_at[head] = action.attempt, self._run.clock.now
         elif isinstance(action, Note) and action.name == "node.lost":
             self._gathered[head].discard(str(action.metadata["node"]))
             self._loses(agent, head, str(action.metadata["node"]))
@@ -194,11 +197,13 @@ class Orders:
     def _loses(self, agent: Agent, head: object, node: str) -> None:
         """Before a member's long lease is over the scheduler was asked about it, unless it was asked just before."""
         run, now, claim = self._run, self._run.clock.now, self._run.disk.latest_claim
-        lease_s, silent_s = run.scenario.lease_s, now - run.heard_at.get((agent.name, node), (0.0, False))[0]
+        heard_at = max(run.heard_at.get((agent.name, node), (0.0, False))[0], self._joined_at.get((head, node), 0.0))
+        lease_s, silent_s = run.scenario.lease_s, now - heard_at
         if lease_s < LONG_LEASE_S or claim is None or agent.process.has_ever_frozen or run.earlier:
             return
         is_member = claim.head == agent.name != node and node in claim.members
-        is_new = now - run.disk.asked_at[claim.attempt] < lease_s / 2
+        # While its claim is on its way to the disk a head has no world yet.
+        is_new = self._opened.get(head) != claim.attempt or now - self._opened_at[head] < lease_s / 2
         if not is_member or is_new or silent_s < lease_s / 2:
             return
         has_asked = self._asked_about.get((head, node), -1.0) > now - lease_s

@@ -115,8 +115,8 @@ class _NeverFences(Member):
 
 
 class _OwnExitCode(Member):
-    def leaves(self, exit_code: int, cause: str) -> list[Action]:
-        return super().leaves(7, cause)
+    def leaves(self, exit_code: int, cause: str, *, ends_job: bool = False) -> list[Action]:
+        return super().leaves(7, cause, ends_job=ends_job)
 
 
 class _LeavesWorkers(Member):

@@ -171,8 +171,13 @@ class Rules:
         profile, lease_s = run.scenario.profile, run.scenario.lease_s
         if claim.head != before.head:
             lost = run.peer(head, before.head)
-            is_silent = not lost.was_killed and lost.exit_code is None and lost.parted_at < lost.contact_at
-            fenced_at = head.contact_at + lease_s + FENCES_S + profile.guard_s + KILL_S
+            is_silent = (
+                not lost.was_killed
+                and lost.exit_code is None
+                and lost.parted_at < max(lost.contacts.values(), default=0.0)
+            )
+            contact_at = head.contacts.get(before.head, 0.0)
+            fenced_at = contact_at + lease_s + FENCES_S + profile.guard_s + KILL_S
             what = f"{head.name} takes the place of {before.head}"
             require(not is_silent or decided_at >= fenced_at - 1e-3, f"{what} at {decided_at:.3f}, not {fenced_at:.3f}")
             return

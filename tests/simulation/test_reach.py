@@ -68,7 +68,7 @@ def test_a_verdict_names_its_schedule() -> None:
 def test_a_bound_shows_where_its_name_is_read() -> None:
     number, line = number_of(TIMING, lambda node: isinstance(node, ast.Constant) and node.value == 5.0)
     (readers, *_) = lines_that_show(TIMING, number, line)
-    assert any(each.startswith("hpc_elastic.membership.closing:") for each in readers)  # CLOSING_BOUND_S
+    assert any(each.startswith("hpc_elastic.membership.timing:") for each in readers)  # CLOSING_BOUND_S
 
 
 def test_an_edit_in_a_function_shows_in_its_line_and_else_in_the_function() -> None:

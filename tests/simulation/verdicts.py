@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from hpc_elastic.agent.rendezvous.search import SEARCH_TIMES
+from hpc_elastic.membership.messages import Welcome
 from hpc_elastic.membership.timing import Timing
-from tests.simulation.progress import TALKS_S
+from tests.simulation.progress import DISK_OPERATIONS, TALKS_S
 from tests.simulation.rules import require
 from tests.simulation.scenario import GRACE_S, Fault
 from tests.simulation.wiring import VERSIONS
@@ -14,6 +16,7 @@ if TYPE_CHECKING:
     from tests.simulation.agent import Agent
     from tests.simulation.world import SimulatedRun
 
+LOOKS_EVERY_S = SEARCH_TIMES.read_claim_every_s + SEARCH_TIMES.longest_pause_s
 SETUP, RUN_DIRECTORY, NODES_MISSING, NODE_LOST, STALLED, STOPPED, REQUEUE = 3, 5, 6, 7, 9, 10, 75
 
 
@@ -54,8 +57,11 @@ class Verdicts:
         )
         allowed_s = grace_s + run.progress.slack_s
         for agent in run.agents:
-            took_s = agent.gone_at - run.disk.ended_at
-            require(took_s <= allowed_s, f"{agent.name} is gone {took_s:.1f} s after the end of the run")
+            took_s = agent.gone_at - max(run.disk.ended_at, agent.started_at)
+            # Who looks for the first head reads the run directory, which all share, every two seconds.
+            looks_s = LOOKS_EVERY_S * (agent.name not in run.witness.joined)
+            what = f"{agent.name} is gone {took_s:.1f} s after the end of the run and its own start"
+            require(took_s <= allowed_s + looks_s, what)
 
     def _check_job_end(self) -> None:
         """The agents end the job if, and only if, the node of the batch script cannot."""
@@ -78,13 +84,14 @@ class Verdicts:
             require(bool(enders), "nobody ends the job, whose script is lost")
 
     def _is_reset_forged(self, host: Agent) -> bool:
-        """Whether somebody has reset a connection in the name of a machine that went down just before.
+        """Whether somebody has reset a connection in the name of a machine that went down just before, or just after.
 
-        No machine that starts again answers so soon: who sees that takes its agent alone for dead.
+        No machine that starts again answers so soon: who sees that takes its agent alone for dead. Of a machine that
+        goes down before its members have come back to it, they see no more than the reset.
         """
         run, timing = self._run, Timing(lease_s=self._run.scenario.lease_s, profile=self._run.scenario.profile)
         resets = [moment for moment, _, what in run.events if isinstance(what, Fault) and what.what == "reset"]
-        return any(0 <= moment - host.died_at < timing.silent_before_restart_s for moment in resets)
+        return any(abs(moment - host.died_at) < timing.silent_before_restart_s for moment in resets)
 
     def _may_have_no_result(self) -> bool:
         """Whether everybody who could have written one was gone, or told that the scheduler will go on.
@@ -128,7 +135,8 @@ class Verdicts:
         if not agent.is_told and agent.name not in witness.joined:
             expected |= {NODES_MISSING, STOPPED, RUN_DIRECTORY}
         elif not agent.is_told:
-            expected |= {NODE_LOST} if witness.kinds & {"loss", "term"} else set()
+            is_lost = bool(witness.kinds & {"loss", "term"}) or self._is_first_head_late()
+            expected |= {NODE_LOST} if is_lost else set()
             expected |= {STOPPED} if agent.name in witness.terminated else set()
             expected |= {STALLED} if agent.name in witness.unkillable else set()
         if agent.versions != VERSIONS or (agent.is_refused and self._is_refused_by_another_version(agent)):
@@ -160,8 +168,19 @@ class Verdicts:
             "node_lost": bool(witness.kinds & {"loss", "term", "disk"}),
             "node_losses_used_up": counted + scenario.nodes > scenario.max_node_losses,
             "setup_failed": "unfit" in witness.kinds,
-            "nodes_missing": bool(witness.kinds & {"missing", "loss", "term", "disk", "unfit", "unhealthy"}),
+            "nodes_missing": bool(witness.kinds & {"missing", "loss", "term", "disk", "unfit", "unhealthy"})
+            or self._is_first_head_late(),
         }.get(reason, False)
+
+    def _is_first_head_late(self) -> bool:
+        """Whether the first head needed so long for its claim, on a slow disk, that others may have given up by then.
+
+        They look for it for `join_timeout`, which is meant for machines that boot: a disk that takes seconds for each
+        answer leaves them little of one that is short.
+        """
+        welcomes = (moment for moment, _, what in self._run.events if isinstance(what, Welcome))
+        is_slow = DISK_OPERATIONS * max(self._run.scenario.disk_s) > self._run.scenario.join_timeout_s
+        return is_slow and next(welcomes, float("inf")) > self._run.scenario.join_timeout_s / 2
 
     def _check_cause(self, reason: str, cause: str) -> None:
         """A failure that is named is one that happened in an attempt that it could end."""

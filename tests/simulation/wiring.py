@@ -263,7 +263,8 @@ class Headquarters(Coordinator):
         if isinstance(message, Join) and join is None:
             run.orders.gets_join(self._head, message.node)
             run.noted.hears_clock(self.agent, self._head, message)
-        if isinstance(message, Join) and run.disk.claims and run.scenario.rejoin == "immediately":
+        # Also while the first claim is on its way to the disk.
+        if isinstance(message, Join) and run.disk.asks and run.scenario.rejoin == "immediately":
             run.witness.see("joined")
         super().received(connection, message)
 
@@ -358,6 +359,7 @@ class Here(LocalMember):
     def received(self, message: Message) -> None:
         self._agent.heard(message)
         super().received(message)
+        self._agent.has_heard(message)
         self._agent.run.conduct.has_heard(self._agent, message)
         self._agent.run.reports.has_heard(self._agent, message)
 
@@ -378,9 +380,9 @@ class Here(LocalMember):
         self._agent.run.noted.notes(self._agent, note)
         super()._note(note)
 
-    def leaves(self, exit_code: int, cause: str) -> None:
+    def leaves(self, exit_code: int, cause: str, *, ends_job: bool = False) -> None:
         self._agent.hears_result(cause)
-        super().leaves(exit_code, cause)
+        super().leaves(exit_code, cause, ends_job=ends_job)
 
 
 class Searching(Successor):

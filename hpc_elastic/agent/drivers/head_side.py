@@ -33,16 +33,16 @@ from hpc_elastic.agent.rendezvous.successor import Successor
 from hpc_elastic.agent.system.background import BackgroundThread
 from hpc_elastic.agent.system.tasks import Tasks
 from hpc_elastic.errors import RunDirectoryError
-from hpc_elastic.membership.actions import Level
+from hpc_elastic.membership.actions import Leave, Level
 from hpc_elastic.membership.discovery import MOST_CLAIMS, DiscoverySettings
 from hpc_elastic.membership.messages import Assign, Elsewhere, GiveNotice, Message, Welcome
 from hpc_elastic.membership.notices import NoticeGiven
 from hpc_elastic.membership.succession import LostHead, Succession
+from hpc_elastic.membership.timing import Timing
 from hpc_elastic.plan.launch_plan import LaunchPlan
 from hpc_elastic.rundir.records import Endpoint
 from hpc_elastic.scheduler.allocation import Allocation
 
-HEAD_CLOSES_WITHIN_S = 10.0
 CLAIMS_AGAIN_AFTER_S = 1.0
 # How many allocations an agent may have claimed in its searches when it yields to a later head of this start: two sides
 # of a cut network, neither with enough nodes, would else yield to each other until both have been head too often.
@@ -101,6 +101,8 @@ class HeadSide(Receiver):
         self._refuser: Refuser | None = None
         self._claims = 0  # of allocations without an attempt, while this agent searched for a head
         self._successor: Successor | None = None
+        self._timing = Timing(lease_s=plan.elastic.lease_s)
+        self.ends_job = False  # whether this agent has to end the Slurm job, known when this part has ended
         self._making: object = None  # marks the head under creation; replaced if that is called off
         self._is_stepping_down = False
         self._heard: NoticeGiven | None = None  # the notice that a head has told the member of last
@@ -155,7 +157,12 @@ class HeadSide(Receiver):
     def _discover_head(self, lost: LostHead) -> Successor:
         elastic = self._plan.elastic
         left = MOST_CLAIMS if lost.attempt else max(0, MOST_CLAIMS - self._claims)
-        settings = DiscoverySettings(node=self._place.node, join_timeout_s=elastic.join_timeout_s, claims_left=left)
+        settings = DiscoverySettings(
+            node=self._place.node,
+            join_timeout_s=elastic.join_timeout_s,
+            claims_left=left,
+            can_end_job=self._member.join.can_end_job,
+        )
         return Successor(
             settings,
             lost,
@@ -190,7 +197,8 @@ class HeadSide(Receiver):
         if self._head is not None:
             self._head.own_member_left("left")
             with contextlib.suppress(asyncio.TimeoutError):
-                await asyncio.wait_for(self._head.over.wait(), HEAD_CLOSES_WITHIN_S)
+                await asyncio.wait_for(self._head.over.wait(), self._timing.head_closes_within_s)
+            self.ends_job = self._head.ends_job
             await self._head.close()
         if self._connection is not None:
             self._connection.close()
@@ -292,10 +300,10 @@ class HeadSide(Receiver):
             self._head.step_down(reason)
             self._is_stepping_down = False
 
-    def give_up(self, exit_code: int, cause: str) -> None:
+    def give_up(self, leave: Leave) -> None:
         """Tells the member to leave: no head was found, or the run is over."""
         self._successor = None
-        self._member.leaves(exit_code, cause)
+        self._member.leaves(leave.exit_code, leave.cause, ends_job=leave.ends_job)
 
     async def _become_head(self, succession: Succession | None) -> None:
         """Starts a head on this node, unless it is called off or another head has claimed meanwhile."""

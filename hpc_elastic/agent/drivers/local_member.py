@@ -210,9 +210,9 @@ class LocalMember:
         ):  # perhaps this node was cut off, for reasons of its own
             self._tasks.run(self._examine_now())
 
-    def leaves(self, exit_code: int, cause: str) -> None:
-        """Tells the member to leave: no head was found, or the run is over."""
-        self._do(lambda _: self._member.leaves(exit_code, cause))
+    def leaves(self, exit_code: int, cause: str, *, ends_job: bool = False) -> None:
+        """Tells the member to leave: no head was found, or the run is over; `ends_job`: this agent ends the job."""
+        self._do(lambda _: self._member.leaves(exit_code, cause, ends_job=ends_job))
 
     # Events of this node.
 

@@ -138,6 +138,11 @@ class Participation:
         """Returns when the guard has to kill the workers: `guard_s` after the member's or local head's own deadline."""
         return min(self.member.fence_deadline(), self.heads.fence_deadline()) + self._profile.guard_s
 
+    @property
+    def ends_job(self) -> bool:
+        """Whether this agent has to end the Slurm job, whatever its `Leave` says; known when this part has ended."""
+        return self.heads.ends_job
+
     async def close(self) -> None:
         """Ends this part after the member has left: a local head ends after all others, then the listener closes."""
         await self.heads.close()

@@ -44,7 +44,7 @@ class Headship(HeadListener, Protocol):
     def step_down(self, reason: str) -> None:
         """Ends the head on this node."""
 
-    def give_up(self, exit_code: int, cause: str) -> None:
+    def give_up(self, leave: Leave) -> None:
         """Ends the search: no head was found, or the run is over."""
 
 
@@ -160,7 +160,7 @@ class Successor(HeadListener):
             self._say(action.text, action.level)
         elif isinstance(action, Leave):
             self.stop()
-            self._headship.give_up(action.exit_code, action.cause)
+            self._headship.give_up(action)
 
     async def _read(self, action: ReadRecords) -> None:
         read = partial(self._journal.read_records, needs_world=action.needs_world)

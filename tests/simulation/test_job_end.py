@@ -1,0 +1,59 @@
+"""The job of a batch script that is lost is ended, also where the agent that would do so is lost as the run ends."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from tests.simulation.scenario import HEAD, Fault, Role, Scenario
+from tests.simulation.world import SimulatedRun
+
+HOST_IS_LOST = Fault(what="power_off", node=0, at=5.0)
+
+
+def play(*faults: Fault, **changes: object) -> SimulatedRun:
+    """A run of four nodes, two of which are enough."""
+    role = Role(name="trainer", restart="restart_all", nodes_min=2, nodes_max=4, workers=(1,), work_s=20.0)
+    scenario = replace(Scenario(seed=2, roles=(role,), nodes=4, faults=faults), **changes)  # type: ignore[arg-type]
+    run = SimulatedRun(scenario)
+    run.play()
+    assert run.disk.results
+    return run
+
+
+def names_of_enders(run: SimulatedRun) -> list[str]:
+    return [agent.name for agent in run.agents if agent.ends_job]
+
+
+def enders(*faults: Fault, **changes: object) -> list[str]:
+    """Who ends the job of a run with these faults."""
+    return names_of_enders(play(*faults, **changes))
+
+
+def test_the_first_agent_ends_the_job() -> None:
+    assert enders(HOST_IS_LOST) == ["node1"]
+
+
+@pytest.mark.parametrize("lease_s", [3.0, 10.0, 60.0])
+def test_the_heads_agent_does_if_the_script_is_lost_as_the_result_is_written(lease_s: float) -> None:
+    moved = Fault(what="kill_agent", node=0, at=5.0)  # so that the head is on another machine than the script
+    assert enders(moved, lease_s=lease_s) == []
+    joins_late = Fault(what="starts_late", node=0, lasts_s=40.0)
+    ends = Fault(what="power_off", node=0, phase="closing")
+    assert enders(joins_late, ends, lease_s=lease_s) == ["node1"]
+
+
+@pytest.mark.parametrize("what", ["power_off", "pause"])
+def test_the_heads_agent_does_if_the_one_that_was_told_to_is_lost(what: str) -> None:
+    head_moves = Fault(what="power_off", node=1, at=5.0)
+    is_lost = Fault(what=what, node=2, phase="closing", lasts_s=20.0)
+    assert "node3" in enders(HOST_IS_LOST, head_moves, is_lost)
+
+
+def test_an_agent_that_finds_the_result_does_if_the_head_is_lost_before_it_has_told_anybody() -> None:
+    is_lost = Fault(what="power_off", node=HEAD, phase="closing", at=0.15)
+    run = play(HOST_IS_LOST, is_lost, disk_s=(0.05,))
+    assert run.disk.results[0].written_by == "node1"
+    assert not run.agent("node1").is_powered
+    assert names_of_enders(run) == ["node2", "node3"]
