@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 
 from tests.slurm_sandbox.cluster import Cluster
+from tests.without_torch import hide_torch
 
 SITE = ["--site", "generic-slurm"]
 HPC_ELASTIC = [sys.executable, "-m", "hpc_elastic"]
-# Spawned, for nothing here has to do with torch, which a fork server would import on every node.
 JOB = """\
 nodes: 4
 workers_per_node: 2
@@ -29,7 +29,9 @@ pytestmark = pytest.mark.slurm
 
 
 @pytest.fixture
-def folder(workplace: Path, slurm: Cluster) -> Path:
+def folder(workplace: Path, slurm: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with a job that is not about torch."""
+    monkeypatch.setenv("PYTHONPATH", hide_torch(os.environ, tmp_path / "without-torch")["PYTHONPATH"])
     (workplace / "job.yaml").write_text(JOB)
     (workplace / "train.py").write_text("import os\nprint('rank', os.environ['RANK'], os.environ['WORLD_SIZE'])\n")
     return workplace

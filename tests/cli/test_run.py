@@ -28,6 +28,7 @@ from hpc_elastic.rundir.layout import RunLayout
 from hpc_elastic.scheduler.protocol import JobState
 from tests.cli.conftest import FakeSlurm
 from tests.observe.builders import make_plan
+from tests.without_torch import hide_torch
 
 Capture = pytest.CaptureFixture[str]
 SETUP_FAILS = ["--set", "setup=['echo loading', 'false']"]
@@ -248,10 +249,13 @@ def test_hangup_stops_the_run_except_below_nohup(below_nohup: bool, stops: list[
 
 @pytest.mark.local
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGQUIT], ids=["ctrl-c", "ctrl-backslash"])
-def test_interrupt_of_a_local_run_stops_its_workers_with_grace(workplace: Path, number: signal.Signals) -> None:
+def test_interrupt_of_a_local_run_stops_its_workers_with_grace(
+    workplace: Path, tmp_path: Path, number: signal.Signals
+) -> None:
     (workplace / "train.py").write_text("import time\nprint('training', flush=True)\ntime.sleep(300)\n")
     process = subprocess.Popen(
         [sys.executable, "-m", "hpc_elastic", "run", "--nodes", "2", "train.py"],
+        env=hide_torch(os.environ, tmp_path / "without-torch"),
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -266,10 +270,11 @@ def test_interrupt_of_a_local_run_stops_its_workers_with_grace(workplace: Path, 
 
 
 @pytest.mark.local
-def test_run_ends_with_the_exit_code_of_its_workers(workplace: Path) -> None:
+def test_run_ends_with_the_exit_code_of_its_workers(workplace: Path, tmp_path: Path) -> None:
     (workplace / "train.py").write_text("print('one step')\nraise ValueError('no data')\n")
     command = [sys.executable, "-m", "hpc_elastic", "run", "--max-restarts", "1", "train.py"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
+    environ = hide_torch(os.environ, tmp_path / "without-torch")
+    done = subprocess.run(command, env=environ, capture_output=True, text=True, check=False, timeout=120)
     assert done.returncode == 1
     assert done.stdout.count("one step\n") == 2
     assert "restart 1 of 1" in done.stderr

@@ -19,6 +19,7 @@ import pytest
 from hpc_elastic.observe.schemas import ERROR_FILE, RECORDS, record_schema
 from hpc_elastic.rundir.layout import RunLayout
 from tests.slurm_sandbox.cluster import Cluster, wait_until
+from tests.without_torch import hide_torch
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 DIGITS = REPOSITORY / "examples" / "digits"
@@ -280,19 +281,11 @@ class Door:
         return Run(job_id=told["job_id"], layout=RunLayout(told["run_dir"]))
 
     def _environ_of(self, command: Sequence[str]) -> dict[str, str]:
-        """Return the environment of a command: without torch if it submits a job that does not use torch.
-
-        Fork servers and store hosts would import it for nothing: seconds of processor time on every node of hundreds
-        of tests.
-        """
+        """Return the environment of a command: without torch if it submits a job that does not use torch."""
         words = command[len(self.command) :] if tuple(command[: len(self.command)]) == self.command else ()
         if words[:1] != ("submit",) or not self.may_hide_torch or any(self._is_about_torch(word) for word in words):
             return self.environ
-        hidden = self.folder.parent / "without-torch"
-        hidden.mkdir(exist_ok=True)
-        (hidden / "torch.py").write_text("raise ModuleNotFoundError(\"No module named 'torch'\", name='torch')\n")
-        before = self.environ.get("PYTHONPATH")
-        return {**self.environ, "PYTHONPATH": f"{hidden}:{before}" if before else str(hidden)}
+        return hide_torch(self.environ, self.folder.parent / "without-torch")
 
     def _is_about_torch(self, job: str) -> bool:
         """Whether a job file, or a script in it or beside it, is about torch or what only torch brings."""

@@ -23,10 +23,14 @@ def train(
     site: str = "generic-slurm",
     name: str = "state",
 ) -> tuple[Run, Path]:
-    """Start a training that ends when it is told to; return its run, and the folder of its files."""
+    """Start a training that ends when it is told to; return its run, and the folder of its files.
+
+    It waits in each step, unless the options say for how long: else it would take all processors while a test waits.
+    """
     folder = door.folder / name
     folder.mkdir()
-    arguments = json.dumps([str(folder), *options])
+    pace = () if "--step-ms" in options else ("--step-ms", "50")
+    arguments = json.dumps([str(folder), *pace, *options])
     door.write(
         "job.yaml",
         f"name: saves\nsite: {site}\nnodes: {nodes}\nworkers_per_node: {workers}\ntime: {time}\n"
@@ -55,8 +59,9 @@ def wait_until_saved(run: Run, folder: Path, attempt: int, ranks: int, more: int
 
 
 def finish(run: Run, folder: Path, ranks: int) -> None:
+    """Let a training end, at a step that no rank has come to when it is told: 3 s later at least, if nobody told it."""
     end = folder / "end.new"
-    end.write_text(str(max(saved(folder, rank)[-1][1] for rank in range(ranks)) + 100))
+    end.write_text(str(max(saved(folder, rank)[-1][1] for rank in range(ranks)) + 60))
     end.rename(folder / "end")
 
 

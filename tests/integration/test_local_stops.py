@@ -14,6 +14,7 @@ import pytest
 
 from tests.integration.conftest import Door, Run
 from tests.slurm_sandbox.cluster import wait_until
+from tests.without_torch import hide_torch
 
 pytestmark = pytest.mark.local
 
@@ -262,7 +263,12 @@ def test_a_script_by_hand_claims_the_next_allocation_if_the_first_died_unwritten
     for pid in run.processes():
         with contextlib.suppress(ProcessLookupError):  # it was dying with its agent
             os.kill(pid, signal.SIGKILL)
-    second = subprocess.Popen(["bash", run.layout.script], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    second = subprocess.Popen(
+        ["bash", run.layout.script],
+        env=hide_torch(door.environ, door.folder.parent / "without-torch"),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
     try:
         for rank in range(4):
             run.wait_for_output("waiting", attempt=2, rank=rank)

@@ -10,6 +10,7 @@ from tests.integration.conftest import Door
 from tests.integration.slurm_jobs import DIES, assert_over, only_run, wait_for_ranks, write_job
 from tests.slurm_sandbox.cluster import Cluster, wait_until
 from tests.tiers import variants
+from tests.without_torch import hide_torch
 
 pytestmark = pytest.mark.slurm
 
@@ -17,6 +18,12 @@ WHO = """
 import os, sys
 print(os.environ["RANK"], os.environ["WORLD_SIZE"], sys.argv[1:], flush=True)
 """
+
+
+@pytest.fixture(autouse=True)
+def no_torch(slurm_door: Door) -> None:
+    """No script here is about it."""
+    slurm_door.environ = hide_torch(slurm_door.environ, slurm_door.folder.parent / "without-torch")
 
 
 def salloc(door: Door, nodes: int, *arguments: str) -> tuple[str, ...]:

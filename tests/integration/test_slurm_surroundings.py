@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
 
 from tests.integration.conftest import Door, Run
@@ -77,3 +79,6 @@ def test_submit_says_so_if_no_controller_answers(slurm_door: Door, slurm: Cluste
         slurm.boot("controller")
     # It comes back with the state that it saved last: jobs that have ended since then are there again.
     wait_until(lambda: slurm.run("scancel", "--user=root", check=False).returncode == 0, "the controller is back")
+    # A controller that was killed may show nodes as idle that it has not reached yet, and start nothing on them.
+    job = slurm.submit(f"--nodes={len(slurm.nodes)}", f"--output={os.devnull}", "--wrap", "srun true")
+    slurm.wait_for_job(job, "COMPLETED", within_s=120)

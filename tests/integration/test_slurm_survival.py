@@ -50,8 +50,8 @@ def test_a_killed_agent_takes_its_workers_with_it_and_the_others_train_on(
     assert workers
     fault, before = time.time(), time.monotonic()
     os.kill(agent, signal.SIGKILL)
-    # 0.1 s is what we want; on two busy cores the test itself may wait longer for its turn.
-    wait_until_dead(workers, within_s=1)
+    # 0.1 s is what we want; on two busy cores who ends them may wait longer for a turn. Their lease goes on for longer.
+    wait_until_dead(workers, within_s=2)
     record_property("workers dead after", f"{1000 * (time.monotonic() - before):.1f} ms")
     training.wait_until_held(2, 3)
     record_property("killed agent", training.times_since(fault, 2))

@@ -114,14 +114,25 @@ def mutations() -> list[Mutation]:
     found = []
     for module in NAMES:
         source = _path(module).read_text()
+        lines = [line.encode() for line in source.splitlines(keepends=True)]  # columns of trees are bytes
         tree = ast.parse(source)
         numbers = {node: number for number, node in enumerate(ast.walk(tree))}
         for node in nodes(tree):
             for what, _ in edits(node):
                 number = numbers[node]
-                line = " ".join((ast.get_source_segment(source, node) or "").split())
+                line = " ".join(_segment(lines, node).split())
                 found.append(Mutation(module, number, getattr(node, "lineno", 0), what, line[:100]))
     return found
+
+
+def _segment(lines: Sequence[bytes], node: ast.AST) -> str:
+    """Return the text of a node, "" where it has no place. `ast.get_source_segment` splits the file for each again."""
+    first, last = getattr(node, "lineno", None), getattr(node, "end_lineno", None)
+    if first is None or last is None:
+        return ""
+    text = b"".join(lines[first - 1 : last])
+    end = len(text) - len(lines[last - 1]) + getattr(node, "end_col_offset", 0)
+    return text[getattr(node, "col_offset", 0) : end].decode()
 
 
 class _Loader(importlib.abc.MetaPathFinder, importlib.abc.Loader):

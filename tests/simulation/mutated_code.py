@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator, Sequence
-from functools import lru_cache
+from functools import cache, lru_cache
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent.parent
@@ -187,6 +187,7 @@ def _only_says(statement: ast.stmt, said: Scope) -> bool:
     return not isinstance(statement, ast.Raise) and not does_more and _is_of_words(statement, said)
 
 
+@cache
 def _said_names(function: ast.AST) -> Scope:
     """Names that the function gives to something and reads only where it says something."""
     stored = {each.id for each in ast.walk(function) if isinstance(each, ast.Name) and isinstance(each.ctx, ast.Store)}

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.soak.guard_trials import Fault, Trial, count_steps, play
+from tests.soak.guard_trials import Fault, Trial, measure_start, play, play_soundly
 
 A_TRIAL = Trial(seed=0, fault=Fault.FROZEN, step=1, deadline_s=1.5, kills_guard_s=0.1, is_blocked=True)
 
@@ -15,8 +15,9 @@ A_TRIAL = Trial(seed=0, fault=Fault.FROZEN, step=1, deadline_s=1.5, kills_guard_
 @pytest.mark.long
 @pytest.mark.parametrize("fault", [Fault.FROZEN, Fault.GUARD_KILLED])
 def test_no_worker_outlives_its_deadline(tmp_path: Path, fault: Fault) -> None:
-    steps = count_steps(tmp_path)
-    outcome = play(replace(A_TRIAL, fault=fault, step=steps), tmp_path)
+    """On a busy machine a worker takes seconds to begin: its deadline is after that."""
+    steps, beat_s = measure_start(tmp_path)
+    outcome = play_soundly(replace(A_TRIAL, fault=fault, step=steps, deadline_s=1 + 3 * beat_s), tmp_path)
     assert outcome.late_s is not None, "no worker ran"
     assert not outcome.is_broken, outcome
 
@@ -27,6 +28,8 @@ def test_a_trial_notices_workers_that_nobody_ends(tmp_path: Path) -> None:
 
     A worker that has not begun by its deadline ends by itself: on a busy machine it takes seconds to begin.
     """
-    outcome = play(replace(A_TRIAL, fault=Fault.UNGUARDED, step=2 * count_steps(tmp_path), deadline_s=12.0), tmp_path)
+    steps, beat_s = measure_start(tmp_path)
+    trial = replace(A_TRIAL, fault=Fault.UNGUARDED, step=2 * steps, deadline_s=1 + 3 * beat_s)
+    outcome = play(trial, tmp_path)
     assert outcome.left
     assert outcome.is_broken

@@ -7,6 +7,7 @@ import contextlib
 import errno
 import os
 import socket
+from collections.abc import Iterator
 
 import pytest
 
@@ -36,20 +37,22 @@ def why(error: OSError | ProtocolError | NoHandshakeError, *others: int, place: 
     return asyncio.run(explain(error, place or a_place(), PORTS, others=others))
 
 
-def closed_port() -> int:
-    with socket.socket() as unused:
-        unused.bind(("127.0.0.1", 0))
-        return int(unused.getsockname()[1])
+@pytest.fixture
+def closed_port() -> Iterator[int]:
+    """A port that refuses: nobody listens there, and nobody else gets it."""
+    with socket.socket() as deaf:
+        deaf.bind(("127.0.0.1", 0))
+        yield int(deaf.getsockname()[1])
 
 
 def an_error(number: int) -> OSError:
     return OSError(number, os.strerror(number))
 
 
-def test_a_port_that_is_open_and_one_that_is_not() -> None:
+def test_a_port_that_is_open_and_one_that_is_not(closed_port: int) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         assert asyncio.run(probe("127.0.0.1", server.getsockname()[1])) is Answer.ACCEPTED
-    assert asyncio.run(probe("127.0.0.1", closed_port())) is Answer.REFUSED
+    assert asyncio.run(probe("127.0.0.1", closed_port)) is Answer.REFUSED
 
 
 def test_a_port_that_says_nothing() -> None:
@@ -60,9 +63,8 @@ def test_a_port_that_says_nothing() -> None:
         assert asyncio.run(probe("127.0.0.1", full.getsockname()[1], timeout_s=0.2)) is Answer.NOTHING
 
 
-def test_a_machine_answers_if_one_of_its_ports_accepts_or_refuses() -> None:
-    refusing = closed_port()
-    assert asyncio.run(find_answering_port("127.0.0.1", [refusing])) == refusing
+def test_a_machine_answers_if_one_of_its_ports_accepts_or_refuses(closed_port: int) -> None:
+    assert asyncio.run(find_answering_port("127.0.0.1", [closed_port])) == closed_port
     assert asyncio.run(find_answering_port("127.0.0.1", [])) is None
 
 
@@ -104,13 +106,12 @@ def test_nobody_listens() -> None:
 @pytest.mark.parametrize(
     "error", [TimeoutError("no answer within 2 s"), an_error(errno.EHOSTUNREACH)], ids=["dropped", "rejected"]
 )
-def test_a_port_is_blocked_if_another_one_of_the_machine_answers(error: OSError) -> None:
-    answering = closed_port()
-    finding = why(error, answering)
+def test_a_port_is_blocked_if_another_one_of_the_machine_answers(error: OSError, closed_port: int) -> None:
+    finding = why(error, closed_port)
     assert finding.cause is RendezvousCause.BLOCKED_PORT
     assert finding.detail.startswith("met a blocked port: node1 (127.0.0.1) on port 25000: ")
     assert finding.detail.endswith(
-        f", but its port {answering} answers; open network.port_range 20000-32000 between the nodes"
+        f", but its port {closed_port} answers; open network.port_range 20000-32000 between the nodes"
     )
 
 
@@ -132,8 +133,8 @@ def test_there_is_no_route_if_nothing_answers() -> None:
     assert finding.detail.endswith(f"no answer within 2 s, neither on port 25000 nor on {port}")
 
 
-def test_without_a_network_no_port_is_asked() -> None:
-    finding = why(an_error(errno.ENETUNREACH), closed_port())
+def test_without_a_network_no_port_is_asked(closed_port: int) -> None:
+    finding = why(an_error(errno.ENETUNREACH), closed_port)
     assert finding.cause is RendezvousCause.CANNOT_ROUTE
     assert finding.detail == "cannot route to node1 (127.0.0.1): Network is unreachable"
 

@@ -221,9 +221,9 @@ def test_a_rank_of_another_node_that_falls_behind_is_an_event_and_no_failure(tmp
         while not made.notes:
             await asyncio.sleep(0.005)
         assert made.notes[0].name == "ranks.slow"
-        assert re.fullmatch(
-            r"rank 2 on local1 is 18\d(.\d)? steps behind the median and falls back", made.notes[0].message
-        )
+        told = re.fullmatch(r"rank 2 on local1 is (\S+) steps behind the median and falls back", made.notes[0].message)
+        assert told is not None, made.notes[0].message
+        assert float(told[1]) >= 180  # at the last samples, and three more for each second that passed since
         assert list(made.notes[0].metadata["ranks"]) == ["2"]
         assert made.notes[0].metadata["nodes"] == {"2": "local1"}
         assert made.failures == []
