@@ -58,8 +58,9 @@ NO_COPIES = 10  # the rank has no room for states that are copied
 PIN_STEP = 11  # one more than the first step that is pinned (`pinned_state`), 0: none is
 PIN_ATTEMPT = 12  # and the attempt in which that is saved
 PIN_IS_FIRM = 13  # 1: where there is no room for one more slot, the newest state is overwritten, not the pinned one
+IS_CLOSED = 14  # 1: nothing is saved, because the out-of-memory killer has ended a process of this node
 NOTHING, OWN, NODE = -1, 0, 1
-LAYOUT_VERSION = 3
+LAYOUT_VERSION = 4
 
 # The numbers of a slot's header.
 FIRST_SLOT = 64
@@ -295,6 +296,13 @@ def free_slot(numbers: memoryview, descriptor: int | None, slot: int) -> None:
     header[ALLOCATED] = 0
     if descriptor is not None:
         release_memory(descriptor, slot_offset(slot), size)
+
+
+def free_unused(numbers: memoryview, descriptor: int) -> None:
+    """Give the memory of all slots back in which no state is."""
+    for slot in range(SLOTS):
+        if not slot_header(numbers, slot)[SEQUENCE]:
+            free_slot(numbers, descriptor, slot)
 
 
 def bytes_taken(descriptor: int) -> int:

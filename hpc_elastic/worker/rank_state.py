@@ -33,6 +33,7 @@ from hpc_elastic.state_memory import (
     CRC,
     CRC_OF,
     GROWS_BY,
+    IS_CLOSED,
     IS_REPLICATED,
     KEPT_COPIED,
     KEPT_FREE,
@@ -71,6 +72,7 @@ from hpc_elastic.worker.state_encoding import Encoded, StateError, decode_state,
 
 INSIDE = "hpc-elastic: memory: no state is kept for the ranks of a launcher inside the worker's command"
 CLOSED = "the script has closed the descriptor of this rank's memory, as os.closerange does"
+KILLED = "the out-of-memory killer has ended a process of this node while states took memory"
 _MIB = 1024 * 1024
 
 _state: RankState | None = None
@@ -156,13 +158,16 @@ class RankState:
             self._complain(str(error))
             self._refused += 1
             # Another rank may have to go back by one save, but not to what gets older and older.
-            if self._refused > 1:
+            is_shared = any(each.is_replicated for each in read_slots(self._numbers))  # which others may load still
+            if self._refused > 1 or (self._numbers[IS_CLOSED] and not is_shared):
                 for slot in range(SLOTS):
                     self._free(slot)
 
     def _write(self, step: int, encoded: Encoded, *, is_replicated: bool) -> None:
         if not self._is_open(self._own):
             raise _DoesNotFitError(CLOSED)
+        if self._numbers[IS_CLOSED]:
+            raise _DoesNotFitError(KILLED)
         held = read_slots(self._numbers)
         slot, address = self._take_slot(held, encoded.length, is_replicated=is_replicated)
         header = slot_header(self._numbers, slot)

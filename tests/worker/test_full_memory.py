@@ -12,8 +12,13 @@ import pytest
 
 pytest.importorskip("torch", reason="there is no torch")
 
+from hpc_elastic.agent.system.memory import MemoryWatch
+from hpc_elastic.agent.workers.rank_states import RankStates
+from hpc_elastic.agent.workers.state_room import StateRoom
+from hpc_elastic.cgroup_memory import MemoryRoom
 from hpc_elastic.rundir.state_records import StateVersion
-from hpc_elastic.state_memory import LIMIT, map_control, read_slots
+from hpc_elastic.state_memory import IS_CLOSED, LIMIT, map_control, read_slots
+from tests.agent.system import test_memory as kernel
 from tests.memory_cgroup import MIB, MemoryCgroup, memory_cgroup
 from tests.worker.conftest import Runner
 from tests.worker.test_memory import LOAD, WAIT, Node, assign, held, outcome_of, save
@@ -135,3 +140,88 @@ def test_a_load_whose_descriptor_is_closed_says_so(node: Node) -> None:
     outcome = node.run(0, CLOSES + LOAD)
     assert outcome.exit_code == 1
     assert "StateError: memory.load: the script has closed the descriptor of this rank's memory" in outcome.stderr
+
+
+class FullNode(Node):
+    """A node whose kernel says what the test has it say of kills for memory, and which has 64 MiB."""
+
+    def __init__(self, runner: Runner) -> None:
+        super().__init__(runner)
+        self.kernel = kernel.Node(runner.directory / "machine")
+        self.kernel.has_version_1()
+        self.copies = 0
+        room = StateRoom(
+            self.said.append,
+            percent=100,
+            copies=lambda: self.copies,
+            watch=MemoryWatch(str(self.kernel.root)),
+            find_room=lambda: MemoryRoom(total=64 * MIB, free=64 * MIB),
+        )
+        self.states = RankStates(self.said.append, room=room)
+
+    @property
+    def is_closed(self) -> list[int]:
+        return [map_control(files.own)[IS_CLOSED] for files in self.files]
+
+
+@pytest.fixture
+def full(runner: Runner) -> Iterator[FullNode]:
+    made = FullNode(runner)
+    made.begin(1)
+    yield made
+    made.states.close()
+
+
+@pytest.mark.long
+def test_after_a_kill_for_memory_the_next_attempt_goes_on_where_it_was_and_saves_no_more(full: FullNode) -> None:
+    full.run_both(save(1) + save(2) + WAIT)
+    full.kernel.kills_1(1)
+    assert full.states.verify() == held((1, 2), (1, 1))
+    (said,) = full.said
+    assert "has ended a process of this node while training states took 8 of 64 MiB: no state is saved in mem" in said
+    full.begin(2, StateVersion(attempt=1, step=2))
+    assert (full.is_closed, full.states.takes_copies) == ([1, 1], False)
+    assert [taken_by(full, rank) for rank in (0, 1)] == [2, 2]  # what it has to load, and nothing else
+    outcomes = [full.run(rank, LOAD + "\n" + save(3) + save(4)) for rank in (0, 1)]
+    assert "'w': [2, 2.5]}, 2)" in outcomes[0].stdout
+    line = (
+        "hpc-elastic: memory.save: the out-of-memory killer has ended a process of this node while states took memory"
+    )
+    assert [outcome.stderr for outcome in outcomes] == [f"{line}; {WITHOUT}"] * 2
+    assert [taken_by(full, rank) for rank in (0, 1)] == [0, 0]
+    assert full.states.verify() == ()
+
+
+def test_a_second_kill_frees_what_the_attempt_was_to_load(full: FullNode) -> None:
+    full.run_both(save(1) + WAIT)
+    for kills in (1, 2):
+        full.kernel.kills_1(kills)
+        assert full.states.verify() == (held((1, 1)) if kills == 1 else ())
+        full.begin(kills + 1, StateVersion(attempt=1, step=1) if kills == 1 else None)
+    assert [taken_by(full, rank) for rank in (0, 1)] == [0, 0]
+    assert len(full.said) == 1, full.said
+    assert full.is_closed == [1, 1]
+
+
+@pytest.mark.parametrize(("copies", "is_closed"), [(0, 0), (1 * MIB, 0), (2 * MIB, 1)])
+def test_states_that_take_hardly_any_memory_are_kept_after_a_kill_for_memory(
+    copies: int, is_closed: int, full: FullNode
+) -> None:
+    """Copies of other nodes' states count, too."""
+    full.copies = copies
+    full.kernel.kills_1(1)
+    full.begin(2)
+    assert full.is_closed == [is_closed] * 2
+
+
+def test_a_state_that_all_ranks_load_is_not_freed_by_the_first_save_of_one(full: FullNode) -> None:
+    full.run(0, "from hpc_elastic import memory\nmemory.save(1, {'w': [1]}, replicated=True)\n" + WAIT)
+    full.kernel.kills_1(1)
+    full.copies = 8 * MIB
+    full.states.verify()
+    full.begin(2, StateVersion(attempt=1, step=1))
+    saves = "from hpc_elastic import memory\nmemory.save({step}, {{}}, replicated=True)\n"
+    full.run(0, saves.format(step=2))
+    assert full.run(1, LOAD).stdout == "({'w': [1]}, 1)\n"
+    full.run(0, saves.format(step=2) + saves.format(step=3))
+    assert taken_by(full) == 0
