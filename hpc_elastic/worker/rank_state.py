@@ -16,6 +16,7 @@ A process that was forked from the rank, such as one that loads data, has no mem
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import sys
 import threading
@@ -302,7 +303,8 @@ class RankState:
         try:
             reserve_slot(self._numbers, self._own, slot, wanted)
         except OSError as error:
-            raise _DoesNotFitError(f"{_mebibytes(more)} more could not be reserved: {error.strerror}") from error
+            tip = "; `ulimit -f` has to be unlimited" if error.errno == errno.EFBIG else ""
+            raise _DoesNotFitError(f"{_mebibytes(more)} more could not be reserved: {error.strerror}{tip}") from error
 
     def _check_growth(self, slot: int, length: int, freed: Collection[int] = ()) -> int:
         """Return the size that a slot gets for a state of this length.
