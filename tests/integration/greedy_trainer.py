@@ -1,9 +1,10 @@
 """Trains with so much memory that it fits into its cgroup only without the states that it keeps in memory.
 
-    greedy_trainer.py FOLDER
+    greedy_trainer.py FOLDER SHARING
 
-From step 8 on its ranks take what is free, and what states take, but for `LEFT`: in each attempt as much as in the
-first. FOLDER/disk.RANK has the step of a rank's own checkpoint, FOLDER/begun a line for each rank and attempt.
+From step 8 on its ranks, of which SHARING are in one cgroup, take what is free there, and what states take, but for
+`LEFT`: in each attempt as much as in the first. FOLDER/disk.RANK has the step of a rank's own checkpoint, FOLDER/begun
+a line for each rank and attempt.
 """
 
 from __future__ import annotations
@@ -42,10 +43,11 @@ def main() -> None:
             write(disk, str(done))
         meet(folder / f"{attempt}.{done}", rank)
         if done >= GREEDY_FROM and not kept:
-            if rank == 0 and not (folder / "share").exists():
-                write(folder / "share", str((read_room().free + shared() - LEFT) // RANKS))
+            share = folder / f"share.{rank}"
+            if not share.exists():
+                write(share, str((read_room().free + shared() - LEFT) // int(sys.argv[2])))
             meet(folder / f"{attempt}.{done}.share", rank)
-            kept = os.urandom(1 << 20) * (int((folder / "share").read_text()) >> 20)
+            kept = os.urandom(1 << 20) * (int(share.read_text()) >> 20)
 
 
 def meet(path: Path, rank: int) -> None:

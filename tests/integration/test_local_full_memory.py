@@ -39,7 +39,7 @@ nodes: 2
 workers_per_node: 1
 time: 10m
 start: spawn
-entrypoint: {{script: {greedy_trainer.__file__}, args: [{json.dumps(str(door.folder))}]}}
+entrypoint: {{script: {greedy_trainer.__file__}, args: [{json.dumps(str(door.folder))}, 2]}}
 restart: {{max_restarts: 3}}
 state: {{replicas: {replicas}, limit: 60%}}
 """,
