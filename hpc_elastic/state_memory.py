@@ -39,6 +39,7 @@ GROWS_BY = HUGE  # the size of a slot is a multiple of it: huge pages take no mo
 KEPT_FREE = 0.02  # of the memory: what is left free
 ROOM_PARTS = 16  # memory is taken in so many parts of that: that many ranks may look up the same room at once
 _MIB = 1024 * 1024
+_RELEASED_AT_ONCE = 32 * _MIB
 _BLOCK = 512  # bytes of one of `st_blocks`
 LARGEST_SEQUENCE = 2**62
 LARGEST_STEP = 2**63 - 1  # a number of 64 bits
@@ -312,9 +313,10 @@ def bytes_taken(descriptor: int) -> int:
 
 def release_memory(descriptor: int, begin: int, size: int) -> None:
     """Give the memory behind bytes of a file back, as far as the kernel takes it."""
-    if size:  # 0 would be all that follows
+    end = begin + size
+    for offset in range(begin, end, _RELEASED_AT_ONCE):  # a process may have little room for mappings (`ulimit -v`)
         with contextlib.suppress(OSError, ValueError):
-            mmap.mmap(descriptor, size, offset=begin).madvise(mmap.MADV_REMOVE)
+            mmap.mmap(descriptor, min(_RELEASED_AT_ONCE, end - offset), offset=offset).madvise(mmap.MADV_REMOVE)
 
 
 @contextlib.contextmanager

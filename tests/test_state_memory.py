@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import errno
+import mmap
 import os
+import resource
 from collections.abc import Iterator
 
 import pytest
@@ -59,6 +61,20 @@ def test_no_room_is_asked_for_that_a_slot_has_already(memory: int) -> None:
     reserve_slot(numbers, memory, 0, 3 * GROWS_BY, Room(0, MIB))
     reserve_slot(numbers, memory, 0, GROWS_BY, Room(0, MIB))
     assert slot_header(numbers, 0)[ALLOCATED] == 3 * GROWS_BY
+
+
+def test_memory_is_given_back_by_a_process_with_little_room_for_mappings(memory: int) -> None:
+    numbers = map_control(memory)
+    reserve_slot(numbers, memory, 0, 96 * MIB)
+    pid = os.fork()
+    if not pid:
+        with open("/proc/self/statm") as file:
+            used = int(file.read().split()[0]) * mmap.PAGESIZE
+        resource.setrlimit(resource.RLIMIT_AS, (used + 64 * MIB, used + 64 * MIB))
+        free_slot(numbers, memory, 0)
+        os._exit(0)
+    assert os.waitpid(pid, 0)[1] == 0
+    assert bytes_taken(memory) == 0
 
 
 @pytest.mark.parametrize("slot", range(SLOTS))
