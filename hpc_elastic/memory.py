@@ -25,7 +25,7 @@ from hpc_elastic.worker.state_encoding import StateError as StateError
 
 __all__ = ["StateError", "load", "random_state", "save", "set_random_state"]
 
-LARGEST_STEP = 2**63 - 1
+LARGEST_STEP = 2**62 - 1  # that a copy on another node and a file in the run directory can name
 
 
 def load() -> tuple[Any, int] | tuple[None, None]:
@@ -69,7 +69,7 @@ def save(step: int, state: object, replicated: bool = False) -> None:
     except TypeError:
         raise TypeError(f"memory.save: found step {step!r}, expected a whole number") from None
     if not 0 <= step <= LARGEST_STEP:
-        raise ValueError(f"memory.save: found step {step}, expected one from 0 to 2**63 - 1")
+        raise ValueError(f"memory.save: found step {step}, expected one from 0 to 2**62 - 1")
     if (found := rank_state()) is not None:
         found.save(step, state, is_replicated=replicated)
 

@@ -27,6 +27,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 
 from hpc_elastic.aligned_memory import HUGE, fill_with_huge_pages
+from hpc_elastic.cgroup_memory import MemoryRoom, read_room
 
 VARIABLE = "HPC_ELASTIC_STATE"  # OWN:NODE:WORLD, two descriptors and `world_name`; of `command:` entrypoints only
 MEMORY_NAME = "hpc-elastic-state"
@@ -36,6 +37,10 @@ SLOT_STRIDE = 1 << 40
 CONTROL_BYTES = 4096
 GROWS_BY = HUGE  # the size of a slot is a multiple of it: huge pages take no more memory than small ones
 KEPT_FREE = 0.02  # of the memory: what is left free
+ROOM_PARTS = 16  # memory is taken in so many parts of that: that many ranks may look up the same room at once
+_MIB = 1024 * 1024
+_RELEASED_AT_ONCE = 32 * _MIB
+_BLOCK = 512  # bytes of one of `st_blocks`
 LARGEST_SEQUENCE = 2**62
 LARGEST_STEP = 2**63 - 1  # a number of 64 bits
 
@@ -54,8 +59,9 @@ NO_COPIES = 10  # the rank has no room for states that are copied
 PIN_STEP = 11  # one more than the first step that is pinned (`pinned_state`), 0: none is
 PIN_ATTEMPT = 12  # and the attempt in which that is saved
 PIN_IS_FIRM = 13  # 1: where there is no room for one more slot, the newest state is overwritten, not the pinned one
+IS_CLOSED = 14  # 1: nothing is saved, because the out-of-memory killer has ended a process of this node
 NOTHING, OWN, NODE = -1, 0, 1
-LAYOUT_VERSION = 3
+LAYOUT_VERSION = 4
 
 # The numbers of a slot's header.
 FIRST_SLOT = 64
@@ -229,21 +235,88 @@ def choose_slot(
     return ranked[0] if ranked else NOTHING
 
 
-def reserve_slot(descriptor: int, slot: int, size: int) -> None:
+def reserve_slot(
+    numbers: memoryview, descriptor: int, slot: int, size: int, find_room: Callable[[], MemoryRoom] = read_room
+) -> None:
     """Have memory behind the first `size` bytes of a slot, a multiple of `GROWS_BY`, in huge pages if it can have them.
 
+    The caller has looked whether there is room. Others may have done so at the same moment, such as the other ranks of
+    the node at their first save, and a cgroup that is full refuses nothing: the kernel kills one of its processes. So
+    the room is looked up again before each part.
+
+    Args:
+        numbers: the first page of the memory, which says how much of the slot is there already.
+        descriptor: of the memory.
+        slot: the slot.
+        size: in bytes.
+        find_room: returns how much memory is free.
+
     Raises:
-        OSError: there is none.
+        OSError: there is none; the slot is as it was.
     """
-    begin, end = slot_offset(slot), slot_offset(slot) + size
+    header = slot_header(numbers, slot)
+    begin, end = slot_offset(slot) + header[ALLOCATED], slot_offset(slot) + size
+    if begin >= end:
+        return
     if os.fstat(descriptor).st_size < end + HUGE:  # what follows takes no memory; `map_aligned` needs it
         os.ftruncate(descriptor, end + HUGE)
+    room = find_room()
+    part = max(1, int(KEPT_FREE * room.total) // ROOM_PARTS // GROWS_BY) * GROWS_BY
+    try:
+        for first in range(begin, end, part):
+            _reserve_part(descriptor, first, min(part, end - first))
+            if first + part < end:
+                _check_free(find_room())
+    except OSError:
+        release_memory(descriptor, begin, end - begin)
+        raise
+    header[ALLOCATED] = size
+
+
+def _reserve_part(descriptor: int, begin: int, size: int) -> None:
     with contextlib.suppress(OSError, ValueError):
         fill_with_huge_pages(descriptor, size, begin)
     # Piece by piece: older kernels end a call at any signal, and Python begins it anew, for ever if there is a
     # timer that strikes before it is done.
-    for offset in range(begin, end, GROWS_BY):
+    for offset in range(begin, begin + size, GROWS_BY):
         os.posix_fallocate(descriptor, offset, GROWS_BY)
+
+
+def _check_free(room: MemoryRoom) -> None:
+    if room.free < int(KEPT_FREE * room.total):
+        words = (
+            f"{room.free / _MIB:.1f} MiB of {room.total / _MIB:.0f} MiB are free, others have taken the rest meanwhile"
+        )
+        raise OSError(errno.ENOMEM, words)
+
+
+def free_slot(numbers: memoryview, descriptor: int | None, slot: int) -> None:
+    """Forget what is in a slot, and give its memory back, as far as the kernel takes it; None: it is closed."""
+    header = slot_header(numbers, slot)
+    size, header[SEQUENCE], header[CRC_OF] = header[ALLOCATED], 0, 0
+    header[ALLOCATED] = 0
+    if descriptor is not None:
+        release_memory(descriptor, slot_offset(slot), size)
+
+
+def free_unused(numbers: memoryview, descriptor: int) -> None:
+    """Give the memory of all slots back in which no state is."""
+    for slot in range(SLOTS):
+        if not slot_header(numbers, slot)[SEQUENCE]:
+            free_slot(numbers, descriptor, slot)
+
+
+def bytes_taken(descriptor: int) -> int:
+    """Return how many bytes the slots of a memory take, as the kernel counts them."""
+    return max(0, os.fstat(descriptor).st_blocks * _BLOCK - CONTROL_BYTES)
+
+
+def release_memory(descriptor: int, begin: int, size: int) -> None:
+    """Give the memory behind bytes of a file back, as far as the kernel takes it."""
+    end = begin + size
+    for offset in range(begin, end, _RELEASED_AT_ONCE):  # a process may have little room for mappings (`ulimit -v`)
+        with contextlib.suppress(OSError, ValueError):
+            mmap.mmap(descriptor, min(_RELEASED_AT_ONCE, end - offset), offset=offset).madvise(mmap.MADV_REMOVE)
 
 
 @contextlib.contextmanager
@@ -259,8 +332,7 @@ def fill_slot(numbers: memoryview, descriptor: int, state: SlotState) -> Iterato
     size = -(-state.length // GROWS_BY) * GROWS_BY
     header = slot_header(numbers, state.slot)
     header[SEQUENCE] = 0
-    reserve_slot(descriptor, state.slot, size)
-    header[ALLOCATED] = size
+    reserve_slot(numbers, descriptor, state.slot, size)
     yield lambda piece, offset: os.pwrite(descriptor, piece, slot_offset(state.slot) + offset)
     header[SAVED_IN], header[STEP], header[LENGTH] = state.attempt, state.step, state.length
     header[IS_REPLICATED], header[ORDINAL] = state.is_replicated, state.ordinal

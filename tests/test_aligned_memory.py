@@ -113,10 +113,11 @@ def has_huge_pages() -> bool:
 def test_a_slot_takes_as_much_memory_as_it_has_and_can_be_mapped_aligned() -> None:
     descriptor = state_memory.create_memory(0)
     try:
-        state_memory.reserve_slot(descriptor, 1, HUGE)
+        numbers = state_memory.map_control(descriptor)
+        state_memory.reserve_slot(numbers, descriptor, 1, HUGE)
         assert os.fstat(descriptor).st_blocks * 512 in (HUGE, HUGE + state_memory.CONTROL_BYTES)
         assert address_of(map_aligned(descriptor, HUGE, state_memory.slot_offset(1))) % HUGE == 0
-        state_memory.reserve_slot(descriptor, 1, 3 * HUGE)
+        state_memory.reserve_slot(numbers, descriptor, 1, 3 * HUGE)
         assert os.fstat(descriptor).st_blocks * 512 in (3 * HUGE, 3 * HUGE + state_memory.CONTROL_BYTES)
     finally:
         os.close(descriptor)

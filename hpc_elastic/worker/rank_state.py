@@ -4,7 +4,8 @@ Theory of operation. `hpc_elastic.state_memory` has the layout. A save overwrite
 that need not be kept for its copy on another node, and commits the new one when it is copied. Ranks that synchronise
 their gradients are never more than one save apart, so there is always a step that all of them hold: the one that the
 slowest saved last. The agents find it when the workers have ended, the head chooses it for the next attempt, and each
-rank is told in which slot its own lies.
+rank is told in which slot its own lies. A rank with no room for two saves in a row forgets what it has saved before,
+and gives the memory back: the script's own checkpoints are newer from then on.
 
 The checksum is computed by a thread after the commit, because it takes longer than the copy. A save never waits for
 another process. It waits for that thread only if it is to overwrite what the thread still reads.
@@ -15,7 +16,7 @@ A process that was forked from the rank, such as one that loads data, has no mem
 from __future__ import annotations
 
 import contextlib
-import mmap
+import errno
 import os
 import sys
 import threading
@@ -33,6 +34,7 @@ from hpc_elastic.state_memory import (
     CRC,
     CRC_OF,
     GROWS_BY,
+    IS_CLOSED,
     IS_REPLICATED,
     KEPT_COPIED,
     KEPT_FREE,
@@ -56,6 +58,7 @@ from hpc_elastic.state_memory import (
     VARIABLE,
     SlotState,
     choose_slot,
+    free_slot,
     header_check,
     is_state_memory,
     map_control,
@@ -69,6 +72,8 @@ from hpc_elastic.state_memory import (
 from hpc_elastic.worker.state_encoding import Encoded, StateError, decode_state, encode_state
 
 INSIDE = "hpc-elastic: memory: no state is kept for the ranks of a launcher inside the worker's command"
+CLOSED = "the script has closed the descriptor of this rank's memory, as os.closerange does"
+KILLED = "the out-of-memory killer has ended a process of this node while states took memory"
 _MIB = 1024 * 1024
 
 _state: RankState | None = None
@@ -89,6 +94,7 @@ class RankState:
 
     def __init__(self, own: int, node: int) -> None:
         self._own, self._node = own, node
+        self._files = {descriptor: _identity(descriptor) for descriptor in (own, node)}
         self._numbers = map_control(own)
         self._numbers[PID] = os.getpid()
         self._maps: dict[int, memoryview] = {}  # by slot
@@ -96,6 +102,7 @@ class RankState:
         self._lock = threading.RLock()
         self._is_saving = False
         self._has_complained = False
+        self._refused = 0  # saves in a row that did not fit
         self._saves = 0
         self._numbers[NO_COPIES] = 0
 
@@ -104,6 +111,8 @@ class RankState:
         if (source := self._numbers[LOAD_FROM]) == NOTHING:
             return None, None
         descriptor, slot = self._node if source == NODE else self._own, self._numbers[LOAD_SLOT]
+        if not self._is_open(descriptor):
+            raise StateError(f"memory.load: {CLOSED}")
         header = slot_header(map_control(descriptor), slot)
         sequence, length, step = header[SEQUENCE], header[LENGTH], header[STEP]
         if not sequence:
@@ -145,10 +154,21 @@ class RankState:
         encoded = encode_state(state)
         try:
             self._write(step, encoded, is_replicated=is_replicated)
+            self._refused = 0
         except _DoesNotFitError as error:
             self._complain(str(error))
+            self._refused += 1
+            # Another rank may have to go back by one save, but not to what gets older and older.
+            is_shared = any(each.is_replicated for each in read_slots(self._numbers))  # which others may load still
+            if self._refused > 1 or (self._numbers[IS_CLOSED] and not is_shared):
+                for slot in range(SLOTS):
+                    self._free(slot)
 
     def _write(self, step: int, encoded: Encoded, *, is_replicated: bool) -> None:
+        if not self._is_open(self._own):
+            raise _DoesNotFitError(CLOSED)
+        if self._numbers[IS_CLOSED]:
+            raise _DoesNotFitError(KILLED)
         held = read_slots(self._numbers)
         slot, address = self._take_slot(held, encoded.length, is_replicated=is_replicated)
         header = slot_header(self._numbers, slot)
@@ -234,14 +254,13 @@ class RankState:
 
     def _free(self, slot: int) -> None:
         """Forget what is in a slot, and give its memory back, as far as the kernel takes it."""
-        header = slot_header(self._numbers, slot)
-        size, header[SEQUENCE], header[CRC_OF] = header[ALLOCATED], 0, 0
-        if (check := self._checks.pop(slot, None)) is not None:
-            check.join()
+        self._end_check(slot)
         self._maps.pop(slot, None)
-        header[ALLOCATED] = 0
-        with contextlib.suppress(OSError, ValueError):
-            mmap.mmap(self._own, size, offset=slot_offset(slot)).madvise(mmap.MADV_REMOVE)
+        free_slot(self._numbers, self._own if self._is_open(self._own) else None, slot)
+
+    def _is_open(self, descriptor: int) -> bool:
+        """Return whether a descriptor is still that of the memory: the script may have closed it, and opened a file."""
+        return _identity(descriptor) == self._files[descriptor]
 
     def _allocated(self, slot: int) -> int:
         return int(slot_header(self._numbers, slot)[ALLOCATED])
@@ -282,10 +301,10 @@ class RankState:
         wanted = self._check_growth(slot, length)
         more = wanted - self._allocated(slot)
         try:
-            reserve_slot(self._own, slot, wanted)
+            reserve_slot(self._numbers, self._own, slot, wanted)
         except OSError as error:
-            raise _DoesNotFitError(f"{_mebibytes(more)} more could not be reserved: {error.strerror}") from error
-        slot_header(self._numbers, slot)[ALLOCATED] = wanted
+            tip = "; `ulimit -f` has to be unlimited" if error.errno == errno.EFBIG else ""
+            raise _DoesNotFitError(f"{_mebibytes(more)} more could not be reserved: {error.strerror}{tip}") from error
 
     def _check_growth(self, slot: int, length: int, freed: Collection[int] = ()) -> int:
         """Return the size that a slot gets for a state of this length.
@@ -320,6 +339,15 @@ class RankState:
             self._has_complained = True
             line = f"hpc-elastic: memory.save: {text}; training goes on without states in memory"
             print(line, file=sys.stderr, flush=True)
+
+
+def _identity(descriptor: int) -> tuple[int, int] | None:
+    """Return what tells a file from all others, None if the descriptor is closed."""
+    try:
+        status = os.fstat(descriptor)
+    except OSError:
+        return None
+    return status.st_dev, status.st_ino
 
 
 def _check_room(length: int, more: int, room: MemoryRoom) -> None:

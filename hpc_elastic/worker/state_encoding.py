@@ -204,7 +204,11 @@ class _Encoder:
             what = "quantized" if tensor.layout is torch.strided and tensor.is_quantized else str(tensor.layout)
             what = "meta" if tensor.device.type == "meta" else what
             raise StateError(f"memory.save: {path}: found a {what} tensor, expected a dense one that holds its numbers")
-        if _reach(tensor) > tensor.untyped_storage().nbytes():
+        try:
+            is_freed = _reach(tensor) > tensor.untyped_storage().nbytes()
+        except RuntimeError as error:  # torch.func's, which stand for others as long as a function is transformed
+            raise StateError(f"memory.save: {path}: found a tensor without numbers of its own ({error})") from error
+        if is_freed:
             raise StateError(f"memory.save: {path}: found a tensor whose memory is freed, as FSDP frees a shard's")
         dtype, size = str(tensor.dtype).removeprefix("torch."), tensor.numel() * tensor.element_size()
         name, shape = _NAMES.get(dtype), tuple(tensor.shape)
@@ -215,8 +219,9 @@ class _Encoder:
             buffer = (ctypes.c_char * size).from_address(address)
             torch.frombuffer(buffer, dtype=torch.uint8).view(source.dtype).view(source.shape).copy_(source)
 
-        is_in_one_piece = source.device.type == "cpu" and source.is_contiguous()
-        content = _Bytes(source.data_ptr(), source) if is_in_one_piece else write
+        # Zeros that torch knows without memory, as for derivatives, have no address.
+        address = source.data_ptr() if source.device.type == "cpu" and source.is_contiguous() else 0
+        content = _Bytes(address, source) if address else write
         piece = self._piece(path, name or "U8", stored, size, alignment, content)
         return {"T": [piece, dtype, list(shape)]}
 

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.integration import greedy_trainer
 from tests.integration.conftest import Door
 from tests.integration.slurm_jobs import (
     DIES,
@@ -22,6 +23,7 @@ from tests.integration.slurm_jobs import (
     wait_for_ranks,
     write_job,
 )
+from tests.integration.test_local_full_memory import LINE, begun
 from tests.slurm_sandbox.cgroups import why_no_cgroups
 from tests.slurm_sandbox.cluster import Cluster, wait_until
 from tests.slurm_sandbox.versions import why_impossible
@@ -152,6 +154,22 @@ def test_a_worker_over_its_memory_is_killed_and_its_agent_lives_to_tell(
     assert (result["state"], result["reason"]) == ("FAILED", "restarts_used_up"), result
     assert re.search(r"rank \d on node\d was killed by the out-of-memory killer: .* of 200(\.0)? MiB", result["cause"])
     assert result["root_cause"]["class"] == "out_of_memory"
+    only_slurm_is_left(confining)
+
+
+@pytest.mark.variant(of="test_a_training_that_fits_only_without_states_goes_on_without_them")
+def test_states_that_fill_the_memory_of_a_job_cost_one_restart(confined_door: Door, confining: Cluster) -> None:
+    """Each node has a cgroup of its own, whose limit is the job's; the agent and the keeper in it live on."""
+    more = "start: spawn\nrestart: {max_restarts: 3}\nstate: {replicas: 1, limit: 60%}"
+    write_job(confined_door, nodes="2", workers="1", more=more)
+    arguments = ["--set", "resources.memory_per_node=500M"]
+    script = f"{{script: {greedy_trainer.__file__}, args: [{confined_door.folder}, 1]}}"
+    run = confined_door.submit("job.yaml", "--set", f"entrypoint={script}", *arguments, wait=True)
+    assert run.attempts() == [1, 2], run.story()
+    first, second = begun(confined_door.folder)
+    assert first == (1, 0, False)
+    assert second in [(2, greedy_trainer.GREEDY_FROM - back, True) for back in (0, 1)]
+    assert LINE in run.story()
     only_slurm_is_left(confining)
 
 

@@ -20,10 +20,13 @@ pytest.importorskip("torch", reason="there is no torch")
 import torch
 
 from hpc_elastic import memory, state_memory
+from hpc_elastic.agent.keeper.transfer import Offer, parse_offer
 from hpc_elastic.agent.workers.rank_states import RankStates, StateFiles, StateNotHereError
+from hpc_elastic.codec import to_json
 from hpc_elastic.membership.messages import Assign
+from hpc_elastic.rundir.kept_records import parse_kept_record
 from hpc_elastic.rundir.records import Endpoint
-from hpc_elastic.rundir.state_records import HeldState, StateVersion
+from hpc_elastic.rundir.state_records import HeldState, KeptRecord, StateVersion
 from hpc_elastic.state_memory import LIMIT, VARIABLE, header_check, map_control, read_slots, slot_header, slot_offset
 from hpc_elastic.worker.rank_state import INSIDE
 from hpc_elastic.worker.state_encoding import decode_state
@@ -207,6 +210,19 @@ except ValueError as error:
 def test_a_step_that_is_no_whole_number_is_refused(step: Any) -> None:
     with pytest.raises(TypeError, match=r"memory\.save: found step .*, expected a whole number"):
         memory.save(step, {})
+
+
+@pytest.mark.parametrize("step", [-1, 2**62])
+def test_a_step_that_no_copy_and_no_file_can_name_is_refused(step: int) -> None:
+    with pytest.raises(ValueError, match=r"expected one from 0 to 2\*\*62 - 1"):
+        memory.save(step, {})
+
+
+def test_the_largest_step_can_be_copied_and_kept() -> None:
+    offer = Offer(part=PART, attempt=1, step=memory.LARGEST_STEP, lengths=(1,))
+    assert parse_offer(offer.to_message()) == offer
+    record = KeptRecord(attempt=1, step=memory.LARGEST_STEP, place="0/1", length=1, crc=1)
+    assert parse_kept_record(to_json(record)) == record
 
 
 @pytest.mark.long
@@ -485,7 +501,10 @@ memory.save(2, {"w": 2})
     ("limit", "found"),
     [
         ("RLIMIT_NOFILE, (3, 3)", "2.0 MiB could not be mapped: [Errno 24] Too many open files"),
-        ("RLIMIT_FSIZE, (4096, 4096)", "2.0 MiB more could not be reserved: File too large"),
+        (
+            "RLIMIT_FSIZE, (4096, 4096)",
+            "2.0 MiB more could not be reserved: File too large; `ulimit -f` has to be unlimited",
+        ),
     ],
 )
 def test_a_state_that_a_limit_refuses_is_not_kept_and_one_line_says_so(limit: str, found: str, node: Node) -> None:

@@ -171,6 +171,21 @@ def test_a_tensor_whose_memory_is_freed_is_refused(kept: int) -> None:
         encode_state({"w": tensor})
 
 
+def test_a_tensor_that_torch_func_transforms_is_refused_by_its_place() -> None:
+    def save_inside(tensor: torch.Tensor) -> torch.Tensor:
+        encode_state({"w": [tensor]})
+        return tensor
+
+    with pytest.raises(StateError, match=r"state\['w'\]\[0\]: found a tensor without numbers of its own"):
+        torch.vmap(save_inside)(torch.ones(2, 2))
+
+
+def test_zeros_without_memory_come_back_as_zeros() -> None:
+    """What torch makes of a derivative that is known to be 0; to copy it would end the process with a SIGSEGV."""
+    zeros = torch._efficientzerotensor((2, 3))
+    assert torch.equal(round_trip({"w": zeros})["w"], torch.zeros(2, 3))
+
+
 def test_a_masked_array_is_refused_because_its_mask_would_be_lost() -> None:
     numpy = pytest.importorskip("numpy")
     with pytest.raises(StateError, match=r"state\['m'\]: found a masked array; its .data and .mask can be saved"):

@@ -62,9 +62,9 @@ def test_states_that_do_not_fit_into_four_slots_any_more_go_on_in_two(node: Copy
 
 
 @pytest.mark.long
-def test_states_that_fit_into_no_two_slots_leave_the_ones_before(node: CopyingNode) -> None:
-    outcome = node.run(0, saves(10, large=7) + WAIT)
-    node.run(1, saves(10, large=7) + WAIT)
+def test_a_state_that_fits_into_no_two_slots_leaves_the_ones_before(node: CopyingNode) -> None:
+    outcome = node.run(0, saves(10, large=7, more=1) + WAIT)
+    node.run(1, saves(10, large=7, more=1) + WAIT)
     assert outcome.stderr.count("\n") == 1
     assert "two copies of a state of 7.0 MiB need 16.0 MiB" in outcome.stderr
     assert outcome.stderr.endswith(WITHOUT_STATES)

@@ -110,8 +110,9 @@ class Copies:
             try:
                 # Both places at once: the room was looked up for both, and may be taken when the second one is needed.
                 for length, descriptor in zip(offer.lengths, memories.descriptors, strict=True):
+                    numbers = map_control(descriptor)
                     for each in range(VERSIONS):
-                        reserve_slot(descriptor, each, _whole(length))
+                        reserve_slot(numbers, descriptor, each, _whole(length))
             except OSError as error:
                 raise TransferError(f"there is no memory for it: {error.strerror}") from error
             yield memories.descriptors, slot

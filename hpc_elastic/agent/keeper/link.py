@@ -22,8 +22,11 @@ from hpc_elastic.agent.system.children import Child, adopt_process
 from hpc_elastic.agent.system.processes import ATTEMPT_VARIABLE
 from hpc_elastic.frames import MOST_DESCRIPTORS, receive_frame, send_frame
 from hpc_elastic.membership.authentication import Scope
+from hpc_elastic.membership.held_states import part_of, shared_place
+from hpc_elastic.membership.messages import Assign
 from hpc_elastic.rundir.records import Endpoint
 from hpc_elastic.rundir.state_records import HeldState, StateVersion
+from hpc_elastic.state_memory import bytes_taken
 
 ANSWERS_WITHIN_S = 2.0
 LEAVES_WITHIN_S = 2.0
@@ -54,7 +57,8 @@ class KeptAttempt:
     """An attempt as a keeper is told of it.
 
     `part` and `shared` are whose the states of this node are, of each rank's own and of one that is the same on all.
-    `is_source`: other nodes get the state that the attempt begins with from this one.
+    `is_source`: other nodes get the state that the attempt begins with from this one. `takes_copies`: there is memory
+    for copies of other nodes' states here.
     """
 
     attempt: int
@@ -63,6 +67,20 @@ class KeptAttempt:
     version: StateVersion | None
     copies_to: Endpoint | None
     is_source: bool = False
+    takes_copies: bool = True
+
+
+def kept_attempt(assign: Assign, *, takes_copies: bool) -> KeptAttempt:
+    """Return what the keeper of this node is told of an attempt."""
+    return KeptAttempt(
+        attempt=assign.attempt,
+        part=part_of(assign),
+        shared=shared_place(assign.role),
+        version=assign.state,
+        copies_to=assign.copies_to,
+        is_source=assign.is_source,
+        takes_copies=takes_copies,
+    )
 
 
 @dataclass(slots=True, kw_only=True)
@@ -137,6 +155,14 @@ class KeeperLink:
         running = self._running
         return [running.child.pid] if running is not None else []
 
+    def bytes_taken(self) -> int:
+        """Return how many bytes the copies of other nodes' states take here; any thread may ask."""
+        taken = 0
+        for descriptor in [each for memories in list(self._copies.values()) for each in memories]:
+            with contextlib.suppress(OSError):  # it was freed just now
+                taken += bytes_taken(descriptor)
+        return taken
+
     def dial(self, address: str, port: int) -> Channel:
         """Connect to another node's keeper.
 
@@ -197,6 +223,7 @@ class KeeperLink:
             "version": None if version is None else [version.attempt, version.step],
             "copies_to": None if to is None else [to.address, to.port],
             "is_source": attempt.is_source,
+            "takes_copies": attempt.takes_copies,
         }
         _, before = self._attempt or ({}, [])
         problem = ""

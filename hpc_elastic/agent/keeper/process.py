@@ -86,7 +86,7 @@ class Keeper:
         self._sender: Sender | None = None
         self._secret, self._scope = b"", Scope(run="", job_id="", restart_count=0)
         self._pace = SendingRate(None)
-        self._most = 0
+        self._most, self._takes_copies = 0, True
         self.copies = Copies(self._find_room, opened=self._opened, freed=lambda part: self._answer({"freed": part}))
 
     def serve(self) -> None:
@@ -140,6 +140,9 @@ class Keeper:
             sender.stop()
         elif before is not None:
             before.close()
+        self._takes_copies = message["takes_copies"]
+        if not self._takes_copies and not message["is_source"]:
+            self.copies.begin(message["attempt"], None)
         self.copies.begin(message["attempt"], version)
         if (target := message["copies_to"]) is not None:
             address, port = target
@@ -161,6 +164,8 @@ class Keeper:
 
     def _find_room(self, reserved: int) -> int:
         """Return how many bytes more copies may take that take `reserved` already."""
+        if not self._takes_copies:
+            return 0
         own, room = self._own, read_room()
         left = self._most - reserved - (own.reserved if own is not None else 0)
         return min(left, room.free - int(KEPT_FREE * room.total))

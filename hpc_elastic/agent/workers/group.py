@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import Any, TypeVar
 
 from hpc_elastic.agent.keeper.fetch import BreakOff
-from hpc_elastic.agent.keeper.link import KeeperLink
+from hpc_elastic.agent.keeper.link import KeeperLink, kept_attempt
 from hpc_elastic.agent.node.environment import NodeFacts, worker_directory, worker_environment, worker_target
 from hpc_elastic.agent.node.network import listen_on_first
 from hpc_elastic.agent.node.preparation import NodeReport
@@ -26,11 +26,12 @@ from hpc_elastic.agent.workers.log_destinations import choose_destinations
 from hpc_elastic.agent.workers.log_marks import LogMarks, follow_logs
 from hpc_elastic.agent.workers.log_pipes import LogPipes, start_pipes
 from hpc_elastic.agent.workers.notice_signal import NoticeSignal
-from hpc_elastic.agent.workers.rank_states import RankStates, StateNotHereError, close_memories, kept_attempt
+from hpc_elastic.agent.workers.rank_states import RankStates, StateNotHereError, close_memories
 from hpc_elastic.agent.workers.requested_saves import RequestedSaves
 from hpc_elastic.agent.workers.spawn import SpawnedWorker, Starter, StartFailedError, WorkerOrder, spawn_workers
 from hpc_elastic.agent.workers.stalls import Stalls
 from hpc_elastic.agent.workers.state_files import write_states
+from hpc_elastic.agent.workers.state_room import StateRoom
 from hpc_elastic.agent.workers.store_link import StoreLink
 from hpc_elastic.agent.workers.tee import Tee, start_tee
 from hpc_elastic.agent.workers.worker_start import WorkerStart
@@ -302,7 +303,8 @@ class LocalWorkers:
         # Before anything is waited for: a worker that has ended meanwhile would pass for one that could not be started.
         self._pids = {worker.order.local_rank: worker.pid for worker in spawned}
         if self._keeper is not None:
-            await self._keeper.begin(kept_attempt(assign), self._states.descriptors)
+            kept = kept_attempt(assign, takes_copies=self._states.takes_copies)
+            await self._keeper.begin(kept, self._states.descriptors)
         if self.heartbeats.has_notice:
             self._notice_signal.begin()
         if self.stalls is not None:
@@ -463,7 +465,9 @@ def _states_of(
 ) -> RankStates:
     return RankStates(
         say,
-        percent=plan.state.limit_percent,
+        room=StateRoom(
+            say, percent=plan.state.limit_percent, copies=keeper.bytes_taken if keeper is not None else lambda: 0
+        ),
         other_run=plan.state.load_from,
         dial=keeper.dial if keeper is not None else None,
         keeper=Endpoint(address=report.address, port=keeper.port) if keeper is not None else None,

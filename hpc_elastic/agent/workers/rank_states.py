@@ -13,10 +13,9 @@ from dataclasses import dataclass
 
 from hpc_elastic.agent.keeper.channel import Dial
 from hpc_elastic.agent.keeper.fetch import BreakOff, fetch_states
-from hpc_elastic.agent.keeper.link import KeptAttempt
 from hpc_elastic.agent.keeper.transfer import TransferError
 from hpc_elastic.agent.workers.state_files import StateFileError, StatePart, read_states
-from hpc_elastic.cgroup_memory import read_room
+from hpc_elastic.agent.workers.state_room import StateRoom
 from hpc_elastic.errors import RunDirectoryError
 from hpc_elastic.membership.held_states import part_of, rank_places, ranks_of, shared_place
 from hpc_elastic.membership.messages import Assign
@@ -27,6 +26,7 @@ from hpc_elastic.state_memory import (
     ALLOCATED,
     ATTEMPT,
     COPY_EVERY,
+    IS_CLOSED,
     LIMIT,
     LOAD_FROM,
     LOAD_SLOT,
@@ -41,7 +41,9 @@ from hpc_elastic.state_memory import (
     SLOTS,
     TOTAL,
     SlotState,
+    bytes_taken,
     create_memory,
+    free_unused,
     map_control,
     pin_states,
     read_slots,
@@ -70,23 +72,23 @@ class RankStates:
 
     Args:
         say: takes a line for the agent's log; may be called in any thread.
-        percent: the share of the node's memory that the states of all its ranks may take.
         other_run: the run directory of the run whose states may be loaded, too.
         dial: connects to a keeper; None: states are not copied between nodes.
         keeper: where this node's own keeper listens.
+        room: how much memory states may take.
     """
 
     def __init__(
         self,
         say: Callable[[str], None],
         *,
-        percent: int = 40,
         other_run: str | None = None,
         dial: Dial | None = None,
         keeper: Endpoint | None = None,
+        room: StateRoom | None = None,
     ) -> None:
         self._say = say
-        self._percent = percent
+        self._room = StateRoom(say) if room is None else room
         self._other_run = other_run
         self._dial = dial
         self._keeper = keeper
@@ -97,7 +99,6 @@ class RankStates:
         self._shared = ""  # ... and of one that is the same on all ranks
         self._assign: Assign | None = None  # of the latest attempt
         self._first_rank = 0
-        self._memory = 0  # bytes that may be used on this node, read once because it takes longer than all the rest
         self._has_complained = False
 
     def lacks(self, assign: Assign) -> StateVersion | None:
@@ -140,7 +141,7 @@ class RankStates:
             parts = (part_of(assign), shared_place(assign.role))
             try:
                 return fetch_states(
-                    self._dial, assign.state_from, parts, assign.state, assign.workers, self._most(), breaking
+                    self._dial, assign.state_from, parts, assign.state, assign.workers, self._room.most, breaking
                 )
             except TransferError as error:
                 problem = f"no other node has given it ({error}), and "
@@ -150,9 +151,9 @@ class RankStates:
             if assign.state.attempt == OF_ANOTHER_RUN and self._other_run is not None:
                 # An earlier allocation may have written it anew, and the other run's directory may be gone since.
                 with contextlib.suppress(StateFileError, RunDirectoryError):
-                    return read_states(layout, assign, assign.state, self._most())
-                return read_states(layout, assign, assign.state, self._most(), other=RunLayout(self._other_run))
-            return read_states(layout, assign, assign.state, self._most())
+                    return read_states(layout, assign, assign.state, self._room.most)
+                return read_states(layout, assign, assign.state, self._room.most, other=RunLayout(self._other_run))
+            return read_states(layout, assign, assign.state, self._room.most)
         except (StateFileError, RunDirectoryError) as error:
             raise StateNotHereError(f"step {assign.state.step} cannot be loaded: {problem}{error}") from error
 
@@ -196,7 +197,7 @@ class RankStates:
         for part in flush.copies:
             ranks = ranks_of(part)
             try:
-                memories = fetch_states(self._dial, [self._keeper], [part], flush.state, len(ranks), self._most())
+                memories = fetch_states(self._dial, [self._keeper], [part], flush.state, len(ranks), self._room.most)
             except TransferError as error:
                 self._say(f"the copy of step {flush.state.step} of a lost node cannot be written: {error}")
                 continue
@@ -228,17 +229,25 @@ class RankStates:
             if assign.state is not None:
                 raise _not_here(assign.state) from error
             return []
-        most = self._most()
+        self._room.look(sum(map(bytes_taken, self._files)))
         for local_rank, numbers in enumerate(self._numbers):
             numbers[PID], numbers[ATTEMPT], numbers[LOAD_FROM] = 0, assign.attempt, NOTHING
             pin_states(numbers, None)
             numbers[LOCAL_RANK] = local_rank
-            numbers[TOTAL], numbers[PERCENT] = self._memory, self._percent
-            numbers[LIMIT] = most // assign.workers
+            numbers[TOTAL], numbers[PERCENT] = self._room.total, self._room.percent
+            numbers[LIMIT], numbers[IS_CLOSED] = self._room.most // assign.workers, not self._room.is_open
             every = numbers[COPY_EVERY] if self._dial is not None and assign.copies_to is not None else 0
             numbers[COPY_EVERY] = 0 if self._dial is None or assign.copies_to is None else max(1, every // 2)
         self._choose(assign.state, is_of_role=is_of_role)
+        if not self._room.is_open:
+            for own, numbers in zip(self._files, self._numbers, strict=True):
+                free_unused(numbers, own)
         return [StateFiles(own=own, node=self._files[0]) for own in self._files]
+
+    @property
+    def takes_copies(self) -> bool:
+        """Whether copies of other nodes' states may be kept on this node."""
+        return self._room.is_open
 
     @property
     def descriptors(self) -> list[int]:
@@ -274,12 +283,6 @@ class RankStates:
         for numbers, state in zip(self._numbers, found, strict=True):
             if state is not None:
                 numbers[LOAD_SLOT], numbers[LOAD_FROM] = state.slot, OWN
-
-    def _most(self) -> int:
-        """Return how many bytes the states of all ranks may take."""
-        if not self._memory:
-            self._memory = read_room().total
-        return self._memory * self._percent // 100
 
     @property
     def has_some(self) -> bool:
@@ -330,6 +333,11 @@ class RankStates:
         No worker may run. It reads that state once, one thread a rank, and takes 0.35 s a GB. It is nearly always the
         one that is chosen: an older one is read when that is, or when the newest is damaged.
         """
+        was_open = self._room.is_open
+        if self._room.look(sum(map(bytes_taken, self._files))) and not was_open:
+            for local_rank, (own, numbers) in enumerate(zip(self._files, self._numbers, strict=True)):
+                self._forget_others(local_rank, None)  # what was loaded is in the way still
+                free_unused(numbers, own)
         if not self.has_some:
             return ()
         versions = sorted(((state.attempt, state.step) for state in self._held()), reverse=True)
@@ -354,11 +362,10 @@ class RankStates:
     def _states(self, local_rank: int) -> list[SlotState]:
         """Return what a rank says that it holds, unless it is more than its file has, or than it may have."""
         numbers, size = self._numbers[local_rank], os.fstat(self._files[local_rank]).st_size
-        most = self._most()
         return [
             state
             for state in read_slots(numbers)
-            if state.length <= most and _allocated(numbers, state.slot) <= size - slot_offset(state.slot)
+            if state.length <= self._room.most and _allocated(numbers, state.slot) <= size - slot_offset(state.slot)
         ]
 
     def _of_version(self, version: StateVersion) -> list[SlotState | None]:
@@ -405,18 +412,6 @@ class RankStates:
         for descriptor in self._files:
             os.close(descriptor)
         self._files, self._numbers = [], []
-
-
-def kept_attempt(assign: Assign) -> KeptAttempt:
-    """Return what the keeper of this node is told of an attempt."""
-    return KeptAttempt(
-        attempt=assign.attempt,
-        part=part_of(assign),
-        shared=shared_place(assign.role),
-        version=assign.state,
-        copies_to=assign.copies_to,
-        is_source=assign.is_source,
-    )
 
 
 def close_memories(fetching: asyncio.Future[list[int] | None]) -> None:

@@ -64,7 +64,7 @@ def serve_three_parts(timers: list[Callable[[], None]], *, is_source: bool) -> i
             send_frame(agent, {"do": "memory"}, [memory])
             os.close(memory)
             begin = {"do": "begin", "attempt": attempt, "part": f"part {attempt}", "shared": "*", "copies_to": None}
-            send_frame(agent, {**begin, "version": version, "is_source": is_source})
+            send_frame(agent, {**begin, "version": version, "is_source": is_source, "takes_copies": True})
             version = [attempt, attempt]
         agent.shutdown(socket.SHUT_WR)
         keeper.serve()

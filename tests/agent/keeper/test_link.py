@@ -10,7 +10,7 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from subprocess import PIPE
 
@@ -50,13 +50,16 @@ class Node:
     def endpoint(self) -> Endpoint:
         return Endpoint(address="127.0.0.1", port=self.keeper.port)
 
-    async def begin(self, attempt: int, to: Node | None, version: StateVersion | None = None) -> None:
+    async def begin(
+        self, attempt: int, to: Node | None, version: StateVersion | None = None, *, takes_copies: bool = True
+    ) -> None:
         told = KeptAttempt(
             attempt=attempt,
             part=self.part,
             shared=SHARED,
             version=version,
             copies_to=None if to is None else to.endpoint,
+            takes_copies=takes_copies,
         )
         await self.keeper.begin(told, self.memories)
 
@@ -117,6 +120,33 @@ def test_what_a_lost_node_had_saved_is_fetched_from_its_copy() -> None:
             assert not holder.said
 
     asyncio.run(scene())
+
+
+@pytest.mark.long
+def test_a_node_without_memory_for_copies_frees_what_it_has_and_takes_no_more() -> None:
+    async def scene() -> None:
+        async with two_nodes() as (sending, holding):
+            await sending.begin(1, holding)
+            await holding.begin(1, sending)
+            sending.save(1)
+            await holding.until_it_holds(1)
+            assert holding.keeper.bytes_taken() >= 2 * MEBIBYTE
+            await holding.begin(2, sending, StateVersion(attempt=1, step=1), takes_copies=False)
+            assert await holding.keeper.copies() == ()
+            await sending.begin(2, holding, StateVersion(attempt=1, step=1))
+            await until(lambda: bool(sending.said))
+            assert "there is room for 0" in sending.said[0]
+            assert (await holding.keeper.copies(), holding.keeper.bytes_taken()) == ((), 0)
+
+    asyncio.run(scene())
+
+
+async def until(holds: Callable[[], bool]) -> None:
+    for _ in range(1000):
+        if holds():
+            return
+        await asyncio.sleep(0.01)
+    raise AssertionError("it does not come to that")
 
 
 @pytest.mark.long

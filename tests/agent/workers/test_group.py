@@ -117,6 +117,9 @@ class BusyKeeper:
     def pids(self) -> list[int]:
         return []
 
+    def bytes_taken(self) -> int:
+        return 0
+
     def dial(self, *_: object) -> None:
         raise AssertionError
 

@@ -40,6 +40,9 @@ class SilentKeeper:
     def pids(self) -> list[int]:
         return []
 
+    def bytes_taken(self) -> int:
+        return 0
+
     async def begin(self, attempt: KeptAttempt, memories: list[int]) -> None:
         """Nothing is copied here."""
 
