@@ -128,6 +128,7 @@ simulate: .venv/.installed
 	$(BIN)/python -m tests.simulation --timeouts --first $(FIRST) --count $$(($(N) / 10))
 	$(BIN)/python -m tests.simulation --firsts --first $(FIRST) --count $$(($(N) / 10))
 	$(BIN)/python -m tests.simulation --moved --first $(FIRST) --count $$(($(N) / 10))
+	$(BIN)/python -m tests.simulation --terms --first $(FIRST) --count $$(($(N) / 10))
 	$(BIN)/python -m tests.simulation --search --first $(FIRST) --count $$(($(N) / 10))
 	$(BIN)/python -m tests.simulation --disks --first $(FIRST) --count $$(($(N) / 10))
 	$(BIN)/python -m tests.simulation --deaf --first $(FIRST) --count $$(($(N) / 10))

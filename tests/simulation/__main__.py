@@ -48,6 +48,7 @@ def main(words: Sequence[str] | None = None, plant: Plant | None = None) -> int:
     parser.add_argument("--roles", action="store_true", help="scenarios of several roles whose workers fail")
     parser.add_argument("--moved", action="store_true", help="scenarios in which a time limit is moved at the last")
     parser.add_argument("--taken", action="store_true", help="scenarios in which ranks take a notice, and exit 75")
+    parser.add_argument("--terms", action="store_true", help="scenarios in which a TERM comes that is explained late")
     parser.add_argument("--timeouts", action="store_true", help="scenarios in which ranks time out in a collective")
     parser.add_argument("--first", type=int, default=0, help="the first seed, without --seed")
     parser.add_argument("--count", type=int, default=10_000, help="how many, without --seed")

@@ -29,6 +29,7 @@ from tests.simulation.draw_spares import draw_spares
 from tests.simulation.draw_starts import draw_second_start
 from tests.simulation.draw_states import draw_states
 from tests.simulation.draw_taken import draw_taken
+from tests.simulation.draw_terms import draw_terms
 from tests.simulation.draw_timeouts import draw_timeouts
 from tests.simulation.scenario import Scenario
 
@@ -46,6 +47,7 @@ KINDS: Mapping[str, Callable[[int], Scenario]] = {
     "checks": draw_checks,
     "limits": draw_limits,
     "moved": draw_moved,
+    "terms": draw_terms,
     DRAWN_ANYHOW: draw,
     "alone": draw_alone,
     "firsts": draw_firsts,
@@ -70,6 +72,7 @@ WEIGHTS: Mapping[str, float] = dict.fromkeys(KINDS, 1.0) | {
     "limits": 3.0,
     "roles": 2.0,
     "taken": 2.0,
+    "terms": 3.0,
     "alone": 3.0,
     "spares": 2.0,
     DRAWN_ANYHOW: 2.0,

@@ -180,7 +180,9 @@ class Workers:
                 self._sent = TERM
                 self.terminate_all(spares_savers=True)
                 await self._let_save(began + GRACE_S)
-            await self._terminate(RESTART_GRACE_S if manner is StopManner.RESTART else GRACE_S, is_terminated)
+            await self._terminate(
+                RESTART_GRACE_S if manner is StopManner.RESTART else self._run.scenario.grace_s, is_terminated
+            )
         else:
             await asyncio.sleep(FIND_S)
         if self._spares_savers:

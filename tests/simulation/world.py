@@ -50,6 +50,7 @@ from tests.simulation.searches import Searches
 from tests.simulation.silent_ends import SilentEnds
 from tests.simulation.states import StatesSeen
 from tests.simulation.taken import Taken
+from tests.simulation.terms import Terms
 from tests.simulation.timeouts import TimeOuts
 from tests.simulation.verdicts import Verdicts
 from tests.simulation.wiring import JOB, launch_plan, wired
@@ -91,6 +92,7 @@ class SimulatedRun:
         self.foretold = Foretold(self)
         self.scheduler = JobScheduler(self)
         self.limits = Limits(self)
+        self.terms = Terms(self)
         self.end_questions = EndQuestions(self)
         self.causes = Causes(self)
         self.large = Large(self)
