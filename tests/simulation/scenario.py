@@ -107,6 +107,7 @@ class Scenario:
     is_search: bool = False  # and one node is cut off from the start, which is all that happens
     is_refused_disk: bool = False  # and one agent's disk refuses, which is all that goes wrong but for one worker
     is_term: bool = False  # and a TERM ends the allocation, of which `terms` says what it must be taken for
+    is_goodbye: bool = False  # and one member grows deaf, which is all that happens
     is_foretold: bool = False  # whether `foretold` can say all that comes
     faults: tuple[Fault, ...] = ()
 
