@@ -617,7 +617,9 @@ class Head:
         self.phase = HeadPhase.AWAITING_QUORUM
         if resumed := self._resume(now):
             return resumed
-        self._resume_at = self._members.losses.may_end_at(self._settings.min_nodes, len(self._roster), now)
+        self._resume_at = self._members.losses.may_end_at(
+            self._settings.min_nodes, len(self._roster), now, can_resume=self._judge.can_resume
+        )
         return self._finish() if now >= self._resume_at else awaiting_quorum(self._resume_at - now, self.attempt)
 
     def _end_wait(self) -> list[Action]:

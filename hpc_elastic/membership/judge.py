@@ -259,13 +259,18 @@ class Judge:
             waiting=frozenset(tally.waiting),
         )
 
+    @property
+    def can_resume(self) -> bool:
+        """Return whether the run is to end only because too few nodes are left, so that their return would save it."""
+        decision = self.verdict.decision
+        return isinstance(decision, Finish) and decision.reason in TOO_FEW
+
     def resumes(self, now: float) -> bool:
         """Return whether a run that was to end for lack of nodes can go on, now that enough nodes are back.
 
         If it cannot, the nodes that are here are not the reason any more: the run ends because it has lost too many.
         """
-        decision = self.verdict.decision
-        if not isinstance(decision, Finish) or decision.reason not in TOO_FEW:
+        if not self.can_resume:
             return False
         back = Seen(trigger=Trigger.NODE_LOST, detail="enough nodes are back")
         if not isinstance(self.decides(back, now), RestartWorkers):

@@ -161,7 +161,7 @@ class Losses:
         self._goodbyes.pop(node, None)
         return was_lost
 
-    def may_end_at(self, min_nodes: int, here: int, now: float) -> float:
+    def may_end_at(self, min_nodes: int, here: int, now: float, *, can_resume: bool) -> float:
         """Return until when a head that has too few nodes from now on must not end the run, in monotonic seconds.
 
         It is minus infinity if the head may end the run at once. The lost nodes that may be alive may be enough to go
@@ -177,10 +177,14 @@ class Losses:
             min_nodes: with how many nodes the run goes on.
             here: how many nodes are left to this head.
             now: monotonic seconds.
+            can_resume: the run goes on if enough nodes return. If not, as where it has lost one node too many, nothing
+                but what the lost nodes may do without this head is waited for.
         """
         if not self._rivals:
             return -NEVER
         may_live = self._rivals | (self._counted.keys() & self._lost)
+        if not can_resume:
+            return self._awaits_rivals_until if len(may_live) >= min_nodes else -NEVER
         ends = self._awaits_rivals_until if len(may_live) >= min_nodes else self._awaits_return_until
         if self._is_successors or len(may_live) + here < min_nodes:
             return ends

@@ -6,7 +6,7 @@ import asyncio
 import random
 import signal
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from hpc_elastic.agent.departure import Departure
 from hpc_elastic.agent.drivers.job_clock import TimeLeft
@@ -38,13 +38,14 @@ from tests.simulation.copies import KEEPER_PORTS
 from tests.simulation.file_system import DiskThread
 from tests.simulation.guard import Guard
 from tests.simulation.network import Listener, SimulatedConnection, Socket
-from tests.simulation.process import Process
+from tests.simulation.process import ANSWERS_S, Process
 from tests.simulation.wiring import VERSIONS, Headquarters, SimulatedJournal
 from tests.simulation.workers import Workers
 
 if TYPE_CHECKING:
     from tests.simulation.world import SimulatedRun
 
+T = TypeVar("T")
 CLOCKS_DIFFER_OF_UP_TO = 8  # nodes
 
 
@@ -63,6 +64,22 @@ class AgentProcess(Process):
         self, protocol_factory: Callable[[], SimulatedConnection], sock: Socket
     ) -> tuple[SimulatedConnection, SimulatedConnection]:
         return self._made(protocol_factory, sock)
+
+    def run_in_executor(
+        self, executor: None, func: Callable[..., T], *args: Any, within_s: float = ANSWERS_S
+    ) -> asyncio.Future[T]:
+        if getattr(func, "__name__", "") != "outlook":
+            return super().run_in_executor(executor, func, *args)
+        run, asked_at = self.agent.run, self.agent.run.clock.now
+        run.terms.asks(self.agent)
+
+        def answer() -> T:
+            outlook = func(*args)
+            run.terms.answered(asked_at, is_said=outlook is not None)
+            return outlook
+
+        within_s = self.agent.answer_dice.choice(run.scenario.answers_s)
+        return super().run_in_executor(executor, answer, within_s=within_s)
 
     def takes_turn(self) -> None:
         self.agent.run.contracts.turns(self.agent)
@@ -165,6 +182,7 @@ class Agent:
         ahead_s = self.dice.choice([0.0, 0.0, -3600.0, 3600.0, 86400.0])
         drift = random.Random(f"{run.scenario.seed}/{number}/drift").choice([0.0, -DRIFT / 2, DRIFT / 2])
         self.clock = MachineClock(ahead_s, 1 + drift)
+        self.answer_dice = random.Random(f"{run.scenario.seed}/{number}/answers{again}")
         # Of the time of day, which nothing depends on but what people are told of it, a line a node: so of few nodes.
         wall = random.Random(f"{run.scenario.seed}/{number}/wall").choice([0.0, 0.0, 0.0, 1.0, -5.0, 90.0])
         self.wall_ahead_s = wall if run.scenario.nodes <= CLOCKS_DIFFER_OF_UP_TO else 0.0

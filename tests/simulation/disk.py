@@ -53,6 +53,8 @@ class Disk:
             self._run.taken.ended(result)
             self._run.large.ended(result)
             self._run.refused_disks.ended(result)
+            self._run.wrapped.ended(result)
+            self._run.goodbyes.ended(result)
         elif path.startswith(LAYOUT.attempts) and "/nodes/" in path:
             record = from_json(NodeResult, self._read(path))
             self._run.written.records(record)
@@ -75,6 +77,8 @@ class Disk:
         self._run.large.claimed(claim)
         self._run.joins.claimed(claim)
         self._run.timeouts.claimed(claim, before)
+        self._run.wrapped.claimed(claim, before)
+        self._run.goodbyes.claimed(claim, before)
         self._run.refused_disks.claimed(claim)
 
     def _read(self, path: str) -> object:

@@ -81,7 +81,12 @@ def _time_out(run: SimulatedRun, fault: Fault) -> None:
     run.timeouts.happen(fault)
 
 
+def _fail_inside(run: SimulatedRun, fault: Fault) -> None:
+    run.wrapped.happen(fault)
+
+
 _OF_ALL = {
+    "fail_inside": _fail_inside,
     "heal": _heal,
     "late": _postpone,
     "time_out": _time_out,

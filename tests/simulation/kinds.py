@@ -14,6 +14,7 @@ from tests.simulation.draw_failures import draw_failures
 from tests.simulation.draw_firsts import draw_firsts
 from tests.simulation.draw_flapping import draw_flapping
 from tests.simulation.draw_foretold import draw_foretold
+from tests.simulation.draw_goodbyes import draw_goodbyes
 from tests.simulation.draw_health import draw_health
 from tests.simulation.draw_large import draw_large
 from tests.simulation.draw_limits import draw_limits
@@ -29,7 +30,9 @@ from tests.simulation.draw_spares import draw_spares
 from tests.simulation.draw_starts import draw_second_start
 from tests.simulation.draw_states import draw_states
 from tests.simulation.draw_taken import draw_taken
+from tests.simulation.draw_terms import draw_terms
 from tests.simulation.draw_timeouts import draw_timeouts
+from tests.simulation.draw_wrapped import draw_wrapped
 from tests.simulation.scenario import Scenario
 
 DRAWN_ANYHOW = "any"
@@ -39,13 +42,16 @@ KINDS: Mapping[str, Callable[[int], Scenario]] = {
     "failures": draw_failures,
     "roles": draw_roles,
     "timeouts": draw_timeouts,
+    "wrapped": draw_wrapped,
     "taken": draw_taken,
     "search": draw_search,
     "disks": draw_disks,
     "deaf": draw_deaf,
+    "goodbyes": draw_goodbyes,
     "checks": draw_checks,
     "limits": draw_limits,
     "moved": draw_moved,
+    "terms": draw_terms,
     DRAWN_ANYHOW: draw,
     "alone": draw_alone,
     "firsts": draw_firsts,
@@ -70,6 +76,7 @@ WEIGHTS: Mapping[str, float] = dict.fromkeys(KINDS, 1.0) | {
     "limits": 3.0,
     "roles": 2.0,
     "taken": 2.0,
+    "terms": 3.0,
     "alone": 3.0,
     "spares": 2.0,
     DRAWN_ANYHOW: 2.0,

@@ -39,8 +39,8 @@ class Limits:
         self._run = run
         scenario = run.scenario
         self.is_played = scenario.time_left_s is not None
-        reserve_s = max(LEAST_RESERVE_S, min(MOST_RESERVE_S, scenario.lead_s - GRACE_S))
-        self._lead_s, self.stop_s = scenario.lead_s, GRACE_S + reserve_s  # before the end of the job
+        reserve_s = max(LEAST_RESERVE_S, min(MOST_RESERVE_S, scenario.lead_s - scenario.grace_s))
+        self._lead_s, self.stop_s = scenario.lead_s, scenario.grace_s + reserve_s  # before the end of the job
         self._fast_s = 0.0
         self._noticed: dict[str, tuple[float, GiveNotice]] = {}  # by node
         self._reason: str | None = None  # that the end must have, once it is known; empty: nobody could say
@@ -56,7 +56,7 @@ class Limits:
         if self.is_played:
             self._run.witness.see("limit")
             self._run.witness.is_requeued = True
-            if self._knows:
+            if self._knows and not self._run.scenario.is_term:
                 self._foresee("time_limit", self._run.scheduler.ends_at)
 
     @property
@@ -92,7 +92,7 @@ class Limits:
 
     def happens(self, fault: Fault) -> None:
         """It does something with the job."""
-        if self._reason is not None or not self.is_played:
+        if self._reason is not None or not self.is_played or self._run.scenario.is_term:
             return
         scheduler, now = self._run.scheduler, self._run.clock.now
         if fault.what == "limit_moves" and not self._run.scenario.is_scheduler_silent:
@@ -154,6 +154,8 @@ class Limits:
     def _flush_end(self) -> float:
         """Until when states may be written at least, as far as the agents know of the end."""
         scheduler, scenario = self._run.scheduler, self._run.scenario
+        if scenario.is_term:
+            return self._run.terms.stops_at + KILLS_AFTER_S - SCRIPT_S
         end = scheduler.ends_at if scheduler.is_running else scheduler.terminated_at
         if scenario.is_scheduler_silent:
             end = min(scheduler.terminated_at, scenario.time_left_s or 0.0)
@@ -219,16 +221,20 @@ class Limits:
 
     def check_end(self) -> None:
         """When nobody runs any more."""
-        run = self._run
+        run, reason = self._run, self._reason
         if not self.is_played or run.witness.kinds - {"limit", "term", "loss"}:
             return
-        reason, results = self._reason, run.disk.results
         if reason is None and run.scenario.heeds_notice and self._noticed:
             word: str = next(iter(self._noticed.values()))[1].notice.reason
             reason = {"preemption": "preempted"}.get(word, word)
         if reason is None:
             return
         self._check_events(reason)
+        self.ends_for(reason)
+
+    def ends_for(self, reason: str) -> None:
+        """The allocation has ended for this reason, or nobody could say why: the run is over, or goes on."""
+        run, results = self._run, self._run.disk.results
         lines = [json.loads(line) for line in run.files.content[LAYOUT.requests][0].splitlines() if line]
         told = [line for line in lines if line.get("kind") == "requeue"]
         goes_on = reason in ("requeued", "") or (

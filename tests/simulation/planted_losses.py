@@ -113,7 +113,7 @@ class _NeverWaits(Losses):
 
 
 class _NeverAwaitsQuorum(Losses):
-    def may_end_at(self, min_nodes: int, here: int, now: float) -> float:
+    def may_end_at(self, min_nodes: int, here: int, now: float, *, can_resume: bool) -> float:
         return -NEVER
 
 

@@ -14,6 +14,7 @@ from hpc_elastic.agent.drivers.local_member import EXAMINES_AGAIN_S, LocalMember
 from hpc_elastic.agent.drivers.requeue import AllocationEnd
 from hpc_elastic.membership.actions import Action
 from hpc_elastic.membership.exits import Exits
+from hpc_elastic.membership.gathering import Gathering
 from hpc_elastic.membership.head import Head
 from hpc_elastic.membership.lease import Lease
 from hpc_elastic.membership.leases import Leases
@@ -79,6 +80,28 @@ def _until_the_kill(within: Callable[[AllocationEnd], float | None]) -> Callable
     return later
 
 
+def _without_a_look(_: Callable[[LocalMember], Awaitable[None]]) -> Callable[[LocalMember], Awaitable[None]]:
+    async def find(member: LocalMember) -> None:
+        """Nobody reads what the programs of wrappers have written."""
+
+    return find
+
+
+def _forgotten(terminated: Callable[[AllocationEnd], Awaitable[None]]) -> Callable[[AllocationEnd], Awaitable[None]]:
+    async def forget(end: AllocationEnd) -> None:
+        await terminated(end)
+        end._seen = None
+
+    return forget
+
+
+def _whatever_came_before(_: Callable[[AllocationEnd, str], None]) -> Callable[[AllocationEnd, str], None]:
+    def stopping(end: AllocationEnd, reason: str) -> None:
+        end._say_stopping(reason)
+
+    return stopping
+
+
 def _each_half_minute(_: Callable[[JobClock], float]) -> Callable[[JobClock], float]:
     return lambda clock: clock._asked_at + 30
 
@@ -108,6 +131,22 @@ REPORT_BUGS = {
     "a time-out is not held back": ReportBug(Head, "_is_held_back", _returning(False), "timeouts", "names"),
     "states are written until the KILL": ReportBug(
         AllocationEnd, "flushes_within_s", _until_the_kill, "limits", "has to ask for the start"
+    ),
+    "what failed inside of a wrapper was stopped": ReportBug(
+        LocalMember, "_find_failed_inside", _without_a_look, "wrapped", "have failed, not"
+    ),
+    "who has said goodbye and is not back is not lost": ReportBug(
+        Head, "_settle_losses", _returning([]), "goodbyes", "node losses are counted"
+    ),
+    "a goodbye is awaited by the looks at the leases": ReportBug(
+        Gathering, "next_tick", _returning(float("inf")), "goodbyes", "after a goodbye, comes at"
+    ),
+    "what a TERM means is forgotten": ReportBug(AllocationEnd, "terminated", _forgotten, "terms", "the records say"),
+    "a TERM near the end is any other": ReportBug(
+        AllocationEnd, "_came_near_end", _returning(False), "terms", "is stopped by terminated"
+    ),
+    "a job's own clock explains a TERM": ReportBug(
+        AllocationEnd, "stopping", _whatever_came_before, "terms", "and a head notes"
     ),
     "the scheduler is asked often": ReportBug(
         JobClock, "_next_question", _each_half_minute, "limits", "asks for the end of the job"

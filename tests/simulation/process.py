@@ -23,6 +23,7 @@ from greenlet import getcurrent, greenlet
 from tests.simulation.clock import LATE_S, NEVER, Clock, MachineClock
 
 T = TypeVar("T")
+ANSWERS_S = 0.01  # a resolver, or a scheduler
 Loop: Any = asyncio.AbstractEventLoop  # of which the agent uses a part
 
 
@@ -238,7 +239,9 @@ class Process(Loop):  # type: ignore[misc]
     def add_signal_handler(self, sig: int, callback: Callable[..., object], *args: Any) -> None:
         self._handlers[sig] = partial(callback, *args)
 
-    def run_in_executor(self, executor: None, func: Callable[..., T], *args: Any) -> asyncio.Future[T]:
+    def run_in_executor(
+        self, executor: None, func: Callable[..., T], *args: Any, within_s: float = ANSWERS_S
+    ) -> asyncio.Future[T]:
         """A question that takes a moment: the resolver's, the scheduler's."""
         future = self.create_future()
 
@@ -246,7 +249,7 @@ class Process(Loop):  # type: ignore[misc]
             value = func(*args)
             self.arrives(lambda: None if future.done() else future.set_result(value))
 
-        self._clock.after(0.01, lambda: self.when_thawed(answer))
+        self._clock.after(within_s, lambda: self.when_thawed(answer))
         return future
 
     def set_exception_handler(self, handler: Any) -> None:

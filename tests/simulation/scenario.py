@@ -98,12 +98,16 @@ class Scenario:
     plans_time: bool = False  # whether the plan says it, for agents that nobody else tells
     is_scheduler_silent: bool = False  # from the start, to all that it is asked
     lead_s: float = 0.0  # of the notice
+    grace_s: float = GRACE_S  # between the TERM and the KILL of a stop
+    answers_s: tuple[float, ...] = (0.01,)  # how long the scheduler takes to say what it says of the job
     heeds_notice: bool = False  # whether ranks save and exit 75 when they hear of a notice
     requeue_max: int = 0
     requeue_on: tuple[str, ...] = ()
     is_large: bool = False  # and one thing happens, of which `large` says what it may cost
     is_search: bool = False  # and one node is cut off from the start, which is all that happens
     is_refused_disk: bool = False  # and one agent's disk refuses, which is all that goes wrong but for one worker
+    is_term: bool = False  # and a TERM ends the allocation, of which `terms` says what it must be taken for
+    is_goodbye: bool = False  # and one member grows deaf, which is all that happens
     is_foretold: bool = False  # whether `foretold` can say all that comes
     faults: tuple[Fault, ...] = ()
 

@@ -17,7 +17,10 @@ if TYPE_CHECKING:
     from tests.simulation.world import SimulatedRun
 
 KILLS_AFTER_S = 30.0
-ENDS = ("limit_moves", "preempt", "preempt_warned", "scancel", "scheduler_requeues", "scheduler_silent")
+ENDS = (
+    *("limit_moves", "preempt", "preempt_warned", "scancel", "scheduler_requeues", "scheduler_silent"),
+    "term_job",  # without a reason that it would tell
+)
 
 
 class JobScheduler:
@@ -75,6 +78,8 @@ class JobScheduler:
             else:  # the batch script has got a signal, and writes that down
                 self._run.notices.append(Request(kind="notice", by="slurm", time="", id="slurm-0"))
             self._ring()
+        elif fault.what == "term_job":
+            self._terminate()
         elif fault.what == "scancel":
             self.state = JobState.CANCELLED
             self._terminate()

@@ -38,6 +38,7 @@ class Verdicts:
         self._check_leaving()
         self._check_job_end()
         run.limits.check_end()
+        run.terms.check_end()
         run.conduct.check_end()
         run.refused_disks.check_end()
         run.asked_saves.check_end()

@@ -48,7 +48,7 @@ from tests.simulation import asked_saves
 from tests.simulation.contracts import LOOKS_PER_LEASE
 from tests.simulation.disk import LAYOUT
 from tests.simulation.file_system import THREADS, DiskThread, SharedOs, _thread
-from tests.simulation.scenario import GRACE_S, RESTART_GRACE_S, Scenario
+from tests.simulation.scenario import RESTART_GRACE_S, Scenario
 
 if TYPE_CHECKING:
     from tests.simulation.agent import Agent
@@ -83,7 +83,9 @@ def launch_plan(scenario: Scenario) -> LaunchPlan:
             rejoin=cast(Any, scenario.rejoin),
         ),
         requeue=RequeuePlan(max=scenario.requeue_max, on=scenario.requeue_on),
-        signals=SignalsPlan(notice="", lead_s=scenario.lead_s, grace_s=GRACE_S, restart_grace_s=RESTART_GRACE_S),
+        signals=SignalsPlan(
+            notice="", lead_s=scenario.lead_s, grace_s=scenario.grace_s, restart_grace_s=RESTART_GRACE_S
+        ),
     )
 
 
@@ -292,6 +294,7 @@ class Headquarters(Coordinator):
             run.rules.asks_for(action.claim)
         elif isinstance(action, do.WriteResult):
             run.decided_codes.add(action.result.exit_code)
+            run.terms.decides()
         elif isinstance(action, do.Note):
             run.rules.noted(action)
         elif isinstance(action, do.Drop):
@@ -306,6 +309,7 @@ class Headquarters(Coordinator):
     def _note(self, note: Note) -> None:
         if note.name == "run.stopping":
             self.agent.run.noted.stopping(note)
+            self.agent.run.terms.notes(self, note)
         super()._note(note)
 
     def _disk_failed(self, error: Any) -> None:

@@ -19,6 +19,7 @@ from hpc_elastic.last_word import Word
 from hpc_elastic.membership.member import MemberPhase
 from hpc_elastic.membership.messages import Assign, StopManner
 from hpc_elastic.membership.notices import TAKEN_EXIT_CODE, NoticeCounts, NoticeGiven
+from hpc_elastic.rundir.layout import RunLayout
 from hpc_elastic.rundir.records import Endpoint
 from hpc_elastic.rundir.state_records import HeldState
 from tests.simulation.rules import require
@@ -57,6 +58,7 @@ class Worker:
     waits_since: float | None = None  # in such a call
     does_hang: bool = False  # only a signal ends it
     awaits_others: bool = False  # in a collective, as its stack says
+    written: str = ""  # by the program that it runs, to its log
 
     def is_saving(self, now: float) -> bool:
         """Whether it is in a block of `saving`."""
@@ -66,6 +68,16 @@ class Worker:
         """When the save ends that began last; before the first one, long ago."""
         number = (min(now, self.told_at) - self.saves_first) // SAVES_EVERY_S  # after a TERM it begins none
         return self.saves_first + number * SAVES_EVERY_S + self.save_s if number >= 0 else -1.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Order(WorkerOrder):
+    """With the end of what the worker has written."""
+
+    written: str = ""
+
+    def stderr_tail(self, layout: RunLayout) -> str:
+        return self.written
 
 
 class Workers:
@@ -89,6 +101,7 @@ class Workers:
         self._stop_asked = asyncio.Event()
         self._sent: int | None = None
         self._notice = (0, NO_NOTICE)  # the attempt that has one, and the first poll that hears of it
+        self._stopped: list[Worker] = []  # of the latest attempt, by a stop
         self._latest: list[Worker] = []  # of the latest attempt, also those that have ended
         self.states = NodeStates(agent)
         self._hurry = asyncio.Event()
@@ -107,6 +120,7 @@ class Workers:
         self._interrupt_saves()
         self._pids = {}
         self._sent = None
+        self._stopped = []
         self._hurry.clear()
         self.waiting = frozenset()
         self.assign = assign
@@ -180,7 +194,9 @@ class Workers:
                 self._sent = TERM
                 self.terminate_all(spares_savers=True)
                 await self._let_save(began + GRACE_S)
-            await self._terminate(RESTART_GRACE_S if manner is StopManner.RESTART else GRACE_S, is_terminated)
+            await self._terminate(
+                RESTART_GRACE_S if manner is StopManner.RESTART else self._run.scenario.grace_s, is_terminated
+            )
         else:
             await asyncio.sleep(FIND_S)
         if self._spares_savers:
@@ -248,12 +264,14 @@ class Workers:
         return [self.order_of(local_rank)[0] for local_rank in range(self.assign.workers)]
 
     def ended_by_stop(self) -> list[WorkerOrder]:
-        return []  # none of them writes anything
+        return [self.order_of(worker.local_rank)[0] for worker in self._stopped]
 
     def order_of(self, local_rank: int) -> tuple[WorkerOrder, int]:
         assert self.assign is not None
         rank = self.assign.first_rank + local_rank
-        order = WorkerOrder(
+        written = next((each.written for each in self._stopped if each.local_rank == local_rank), "")
+        order = _Order(
+            written=written,
             rank=rank,
             local_rank=local_rank,
             attempt=self.assign.attempt,
@@ -336,6 +354,8 @@ class Workers:
             self._agent.part.member.worker_exited(worker.attempt, worker.local_rank, exitcode)
             reports.has_ended(self._agent, worker, exitcode, was_at_work=is_at_work)
             self._run.noted.has_ended(self._agent, worker)
+        else:
+            self._stopped.append(worker)
         if not self.alive:
             self._is_quiet.set()
 

@@ -26,6 +26,7 @@ from tests.simulation.examined import Examined
 from tests.simulation.faults import strike
 from tests.simulation.file_system import Files
 from tests.simulation.foretold import Foretold
+from tests.simulation.goodbyes import Goodbyes
 from tests.simulation.joins import Joins
 from tests.simulation.kept import Kept
 from tests.simulation.large import Large
@@ -50,11 +51,13 @@ from tests.simulation.searches import Searches
 from tests.simulation.silent_ends import SilentEnds
 from tests.simulation.states import StatesSeen
 from tests.simulation.taken import Taken
+from tests.simulation.terms import Terms
 from tests.simulation.timeouts import TimeOuts
 from tests.simulation.verdicts import Verdicts
 from tests.simulation.wiring import JOB, launch_plan, wired
 from tests.simulation.witness import Witness
 from tests.simulation.workers import Worker
+from tests.simulation.wrapped import Wrapped
 from tests.simulation.written import Written
 
 BOUND_S = 3000.0
@@ -88,13 +91,16 @@ class SimulatedRun:
         self.noted = Noted(self)
         self.taken = Taken(self)
         self.timeouts = TimeOuts(self)
+        self.wrapped = Wrapped(self)
         self.foretold = Foretold(self)
         self.scheduler = JobScheduler(self)
         self.limits = Limits(self)
+        self.terms = Terms(self)
         self.end_questions = EndQuestions(self)
         self.causes = Causes(self)
         self.large = Large(self)
         self.joins = Joins(self)
+        self.goodbyes = Goodbyes(self)
         self.refused_disks = RefusedDisks(self)
         self.promptness = Promptness(self)
         self.silent_ends = SilentEnds(self)

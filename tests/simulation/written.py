@@ -211,6 +211,7 @@ class Written:
         for rank, failure in result.failures.items():
             require(rank == str(failure.rank), f"{what} has the failure of rank {failure.rank} as that of {rank}")
             has_ended = any((each.node, each.rank) == (failure.node, failure.rank) for each in run.witness.incidents)
+            has_ended |= run.wrapped.is_inside(failure.attempt, failure.rank)
             is_ignored = run.scenario.role(failure.role).restart == "ignore"  # of these the witness keeps no list
             is_known = has_ended or is_ignored or bool(run.witness.kinds) or bool(run.witness.unkillable)
             require(is_known, f"{what} has a failure of rank {rank} on {failure.node}, and there was none")

@@ -78,7 +78,6 @@ class AllocationEnd:
         self._asks_again_after_s = asks_again_after_s
         self._loop = asyncio.get_running_loop()
         self._seen: str | None = None  # the reason that was found when the TERM arrived
-        self._is_near_end = False
         self._has_said = False
         self._ends_at: float | None = None  # monotonic: when the scheduler ends the job, by its latest answer
         self._terminated_at: float | None = None
@@ -87,7 +86,6 @@ class AllocationEnd:
     async def terminated(self) -> None:
         """Finds out why a TERM came from outside, while the workers still stop."""
         self._terminated_at = self._loop.time()
-        self._is_near_end = self._seconds_left() <= NEAR_THE_END_S
         outlook = await self._loop.run_in_executor(None, self._journal.next_start.outlook)
         found = None if outlook is None else self._reason_in(outlook)
         if found in (*CAUSES, REQUEUED):
@@ -96,8 +94,13 @@ class AllocationEnd:
             self._say_stopping(found)
 
     def stopping(self, reason: str) -> None:
-        """Records that this agent's own clock stops the run."""
-        self._seen = reason
+        """Records that this agent's own clock stops the run.
+
+        Where a TERM has come before, the scheduler says what that means, and a job that a person has cancelled just
+        before its time is over is not started again.
+        """
+        if self._terminated_at is not None:
+            return
         self._say_stopping(reason)
 
     def flushes_within_s(self) -> float | None:
@@ -150,16 +153,23 @@ class AllocationEnd:
         return self._seen if found == TERMINATED and self._seen is not None else found
 
     def _reason_in(self, outlook: JobOutlook) -> str:
-        if outlook.state is JobState.RUNNING and outlook.seconds_left is not None:
+        # Nothing but a preemption grants a job any time between its TERM and the wait for the KILL.
+        if outlook.is_preempted and outlook.state is JobState.RUNNING and outlook.seconds_left is not None:
             self._ends_at = self._loop.time() + outlook.seconds_left
         if outlook.restarts > self._journal.next_start.restart_count:
             return REQUEUED
         if outlook.is_preempted:
             return Trigger.PREEMPTED.value
         # A job that was cancelled by a person near its end is cancelled nevertheless.
-        if outlook.is_out_of_time or (self._is_near_end and outlook.state is not JobState.CANCELLED):
+        if outlook.is_out_of_time or (self._came_near_end() and outlook.state is not JobState.CANCELLED):
             return Trigger.TIME_LIMIT.value
         return TERMINATED
+
+    def _came_near_end(self) -> bool:
+        """Returns whether the TERM came as the job's time was nearly over, as far as this agent knows."""
+        if self._terminated_at is None:
+            return False
+        return self._seconds_left() + self._loop.time() - self._terminated_at <= NEAR_THE_END_S
 
     def _requeued_by_scheduler(self) -> tuple[ExitCode, str]:
         self._is_started_again = True

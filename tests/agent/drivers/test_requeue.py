@@ -15,7 +15,7 @@ import pytest
 from hpc_elastic.agent.drivers.coordinator import CoordinatorTimes
 from hpc_elastic.agent.drivers.head_watch import WatchTimes
 from hpc_elastic.agent.drivers.job_clock import JobClock, TimeLeft
-from hpc_elastic.membership.messages import Assign, End, GiveNotice, Stop, Stopped
+from hpc_elastic.membership.messages import Assign, End, GiveNotice, Stop, Stopped, Terminated
 from hpc_elastic.membership.notices import NoticeGiven
 from hpc_elastic.plan.launch_plan import RequeuePlan
 from hpc_elastic.rundir.layout import RunLayout
@@ -153,6 +153,25 @@ def test_the_workers_are_stopped_before_the_time_limit_and_the_job_starts_again(
 
     play(tmp_path, scene, answers=answers, times=QUICK)
     assert (reasons(tmp_path), stops(tmp_path)) == (["time_limit"], ["time_limit"])
+
+
+def test_a_run_that_a_person_cancels_as_its_time_limit_comes_near_is_not_started_again(tmp_path: Path) -> None:
+    """Its workers still stop for the TERM when the head's own clock would stop them for the time limit."""
+
+    async def scene(made: Scene) -> None:
+        made.coordinator.received_from_own(a_join(0))
+        await until(made, Assign)
+        made.coordinator.received_from_own(Terminated(signal_name="SIGTERM"))
+        await until(made, Stop)
+        await a_clock(made, "0:00", lead_s=0.9, grace_s=0.8).watch()
+        made.coordinator.received_from_own(Stopped(attempt=1, failures=(), unkillable=(), store_port=1))
+        end = await until(made, End)
+        assert isinstance(end, End)
+        assert end.exit_code == 10
+
+    play(tmp_path, scene, answers=ending_by(CANCELLED), times=QUICK)
+    assert (reasons(tmp_path), stops(tmp_path)) == ([], ["terminated"])
+    assert read_json(RunLayout(tmp_path).result)["state"] == "CANCELLED"
 
 
 def test_the_workers_go_on_if_the_limit_was_raised_and_are_stopped_at_a_preemption(tmp_path: Path) -> None:
@@ -300,10 +319,11 @@ def test_a_requeue_that_there_cannot_be_stops_nothing(tmp_path: Path) -> None:
         (replace(PREEMPTED, seconds_left=300), 300),  # GraceTime: a TERM at its begin
         (PREEMPTED, 20),
         (OUT_OF_TIME, 20),
+        (replace(OUT_OF_TIME, state=JobState.RUNNING, seconds_left=14), 20),  # the KILL comes after the TERM
         (None, 20),
         (REQUEUED, None),
     ],
-    ids=["preempted", "preempted-soon", "out-of-time", "unknown", "requeued"],
+    ids=["preempted", "preempted-soon", "out-of-time", "nearly-out-of-time", "unknown", "requeued"],
 )
 def test_states_are_written_within_a_time_that_leaves_the_script_its_own_for_the_requeue(
     tmp_path: Path, answer: JobOutlook | None, most_s: float | None
