@@ -13,7 +13,8 @@ import signal
 import sys
 import time
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
+from typing import Protocol
 
 from hpc_elastic.agent.net.reach import OTHER_PORTS, find_answering_port
 from hpc_elastic.agent.records.another_start import ask_for_another_start
@@ -43,7 +44,9 @@ from hpc_elastic.whole_lines import write_line
 STDERR = 2
 # About an hour: a controller that restarts, or whose machine is exchanged, is back by then.
 END_AGAIN_AFTER_S = (5.0, 10.0, 20.0, 40.0, *[60.0] * 60)
-SCRIPT_ENDS_WITHIN_S = 60.0  # after the result is written, which NFS may hide from the script for 30 s
+# Looks at a batch script that may be there again: NFS may hide the result from it for 30 s, and its `after` block may
+# take long, which stores results, say. A script that has not ended after an hour is taken for one that never does.
+SCRIPT_LOOKS_AFTER_S = (60.0, *[30.0] * 118)
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -110,7 +113,9 @@ def _run(layout: RunLayout) -> int:
     if leave.ends_job and leave.exit_code == ExitCode.REQUEUE:
         _start_again(journal, allocation.job_id)
     elif leave.ends_job and not allocation.is_local:
-        _end_job(allocation.job_id, journal.say)
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)  # it comes when the job ends without this agent
+        if not _leaves_to_script(allocation, questions, journal.say):
+            _end_job(allocation.job_id, journal.say)
     if leave.exit_code == ExitCode.RUN_DIRECTORY:
         raise RunDirectoryError(leave.cause)  # no result could be written: `status` looks for these words
     return leave.exit_code
@@ -137,22 +142,59 @@ def _start_again(journal: Journal, job_id: str) -> None:
             journal.say(f"job {job_id} is not started again: {refusal}", "error")
 
 
+class _Questions(Protocol):
+    """What is asked about a job whose batch script may be there again."""
+
+    def is_over(self, job_id: str) -> bool | None: ...
+
+    def dead_nodes(self, job_id: str, nodes: Collection[str]) -> frozenset[str]: ...
+
+
+def _leaves_to_script(
+    allocation: Allocation,
+    questions: _Questions,
+    say: Callable[..., None],
+    *,
+    pauses_s: Sequence[float] = SCRIPT_LOOKS_AFTER_S,
+) -> bool:
+    """Return whether the batch script ends the job, which was lost with its node; blocks as long as it may.
+
+    The script may only have been suspended and run again, as after `scontrol resume`. Then it ends the job itself, with
+    the run's own exit code and not as cancelled, after what a site's template has put behind the run. A node that has
+    started again has no script: Slurm ends the job when that node's slurmd registers, or takes a node from the job
+    whose slurmd does not come.
+
+    Args:
+        allocation: the allocation; the script runs on the first of its nodes.
+        questions: asks Slurm. Its silence decides nothing.
+        say: takes a line for the agent's log.
+        pauses_s: the pauses before each look at the node and the job; after the last one this agent ends the job.
+    """
+    address = launch_address(os.environ)
+    if not _answers(address):
+        return False
+    say(f"the node of the batch script answers again: its script may end job {allocation.job_id}")
+    host = allocation.nodes[0]
+    for pause_s in pauses_s:
+        time.sleep(pause_s)
+        if questions.is_over(allocation.job_id):
+            return True
+        if not _answers(address) or host in questions.dead_nodes(allocation.job_id, [host]):
+            return False
+    return False
+
+
 def _end_job(job_id: str, say: Callable[..., None], *, pauses_s: Sequence[float] = END_AGAIN_AFTER_S) -> None:
     """End the job, as the last act of this agent: the batch script that would end it was lost with its node.
 
-    The script may only have been suspended and run again, as after `scontrol resume`. Then it gets time to end the job
-    itself, with the run's own exit code and not as cancelled. All other agents have left: where the controller does not
-    answer, this one asks again, because a job that nobody ends holds all its nodes until its time limit.
+    All other agents have left: where the controller does not answer, this one asks again, because a job that nobody
+    ends holds all its nodes until its time limit.
 
     Args:
         job_id: the job.
         say: takes a line for the agent's log, and its level.
         pauses_s: the pauses after each try that fails; after the last one the agent gives up.
     """
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)  # a TERM comes when the job ends without this agent
-    if _answers(launch_address(os.environ)):
-        say(f"the node of the batch script answers again: its script may end job {job_id}")
-        time.sleep(SCRIPT_ENDS_WITHIN_S)
     say(f"the node of the batch script was lost: ending job {job_id}")
     has_complained = False
     for pause_s in (*pauses_s, None):

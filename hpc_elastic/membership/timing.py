@@ -151,7 +151,7 @@ class Timing:
     def silent_before_restart_s(self) -> float:
         """Return how long a machine was silent whose reset may mean that it has started again: two beats, usually.
 
-        It only says who sees to the end of the job; a machine that answers by then has a minute to end it itself.
+        It only says who sees to the end of the job; a machine that answers by then is left to end it itself.
         """
         return self.patience_s / 2
 

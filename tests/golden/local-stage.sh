@@ -28,11 +28,10 @@ trap 'hpc_elastic_setup_ends "ended the script" "$?"' EXIT
 cd -- /home/ada/digits || { echo "hpc_elastic: $HOSTNAME has no such workdir:" /home/ada/digits >&2; exit 3; }
 
 hpc_elastic_setup_line=
-# What a setup line set, it set for setup: with job control (-m) `wait` would end for an srun that is stopped, and with an
-# IFS of its own `read` would find no job id.
-set +eukm
-unset -v IFS
-trap - ERR DEBUG
+# What a setup line set, it set for setup: with job control (-m) `wait` would end for an srun that is stopped, with an IFS
+# of its own `read` would find no job id, and without wildcards (-f) /proc would show no children.
+hpc_elastic_reset_shell='trap - ERR DEBUG RETURN; set +efukm +o posix; shopt -u failglob nullglob; unset -v IFS'
+eval "$hpc_elastic_reset_shell" # not in a function, whose end brings the trap on DEBUG back
 
 hpc_elastic_wanted=python3
 hpc_elastic_python=$(type -P -- "$hpc_elastic_wanted")
@@ -41,11 +40,14 @@ if ! "$hpc_elastic_python" -c 'import sys; sys.exit(sys.version_info < (3, 10))'
     echo "hpc_elastic: the job's python is missing on $HOSTNAME, or older than 3.10: $hpc_elastic_wanted" >&2
     exit 3
 fi
+eval "$hpc_elastic_reset_shell"
 
 # Launch: one agent a node, in the background; the id of each process goes into hpc_elastic_launched.
 # hpc_elastic_stop answers TERM and INT, when all are started; hpc_elastic_watch is a process that may cut the wait short;
-# hpc_elastic_wait_on is a command that goes on waiting where the run outlives what was launched.
-hpc_elastic_launched=() hpc_elastic_started='' hpc_elastic_signalled='' hpc_elastic_watch='' hpc_elastic_wait_on=:
+# hpc_elastic_wait is the command that waits for one of them, hpc_elastic_wait_on one that goes on waiting where the run
+# outlives what was launched.
+hpc_elastic_launched=() hpc_elastic_started='' hpc_elastic_signalled='' hpc_elastic_watch=''
+hpc_elastic_wait=wait hpc_elastic_wait_on=:
 hpc_elastic_signal() {
     hpc_elastic_signalled=yes
     [ -z "$hpc_elastic_started" ] || hpc_elastic_stop
@@ -76,6 +78,7 @@ for ((hpc_elastic_node = 0; hpc_elastic_node < HPC_ELASTIC_LOCAL_NODES; hpc_elas
         "$hpc_elastic_python" /opt/hpc_elastic/lib/python3.11/site-packages/hpc_elastic/launch.py hpc_elastic.agent.stage /home/ada/hpc-elastic-runs/digits-20260102-030405-0f0f "$hpc_elastic_key" "$hpc_elastic_python" /opt/hpc_elastic/lib/python3.11/site-packages/hpc_elastic/launch.py hpc_elastic.agent.main /home/ada/hpc-elastic-runs/digits-20260102-030405-0f0f >>/home/ada/hpc-elastic-runs/digits-20260102-030405-0f0f/agents/"local$hpc_elastic_node.out" 2>&1 &
     hpc_elastic_launched+=("$!")
 done
+eval "$hpc_elastic_reset_shell"
 
 hpc_elastic_started=yes
 [ -z "$hpc_elastic_signalled" ] || hpc_elastic_stop
@@ -85,7 +88,7 @@ hpc_elastic_status=0
 for hpc_elastic_process in "${hpc_elastic_launched[@]}"; do
     while
         hpc_elastic_signalled=
-        wait "$hpc_elastic_process"
+        "$hpc_elastic_wait" "$hpc_elastic_process"
         hpc_elastic_one=$?
         [ -n "$hpc_elastic_signalled" ]
     do :; done

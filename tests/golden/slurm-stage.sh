@@ -51,11 +51,10 @@ trap 'hpc_elastic_setup_ends "ended the script" "$?"' EXIT
 cd -- /home/ada/digits || { echo "hpc_elastic: $HOSTNAME has no such workdir:" /home/ada/digits >&2; exit 3; }
 
 hpc_elastic_setup_line=
-# What a setup line set, it set for setup: with job control (-m) `wait` would end for an srun that is stopped, and with an
-# IFS of its own `read` would find no job id.
-set +eukm
-unset -v IFS
-trap - ERR DEBUG
+# What a setup line set, it set for setup: with job control (-m) `wait` would end for an srun that is stopped, with an IFS
+# of its own `read` would find no job id, and without wildcards (-f) /proc would show no children.
+hpc_elastic_reset_shell='trap - ERR DEBUG RETURN; set +efukm +o posix; shopt -u failglob nullglob; unset -v IFS'
+eval "$hpc_elastic_reset_shell" # not in a function, whose end brings the trap on DEBUG back
 
 # This script's own programs do not run by the workers' Python, which is not here.
 for hpc_elastic_wanted in /opt/hpc_elastic/bin/python3 python3; do
@@ -67,11 +66,14 @@ if ! "$hpc_elastic_python" -c 'import sys; sys.exit(sys.version_info < (3, 10))'
     echo "hpc_elastic: the job's python is missing on $HOSTNAME, or older than 3.10: $hpc_elastic_wanted" >&2
     exit 3
 fi
+eval "$hpc_elastic_reset_shell"
 
 # Launch: one agent a node, in the background; the id of each process goes into hpc_elastic_launched.
 # hpc_elastic_stop answers TERM and INT, when all are started; hpc_elastic_watch is a process that may cut the wait short;
-# hpc_elastic_wait_on is a command that goes on waiting where the run outlives what was launched.
-hpc_elastic_launched=() hpc_elastic_started='' hpc_elastic_signalled='' hpc_elastic_watch='' hpc_elastic_wait_on=:
+# hpc_elastic_wait is the command that waits for one of them, hpc_elastic_wait_on one that goes on waiting where the run
+# outlives what was launched.
+hpc_elastic_launched=() hpc_elastic_started='' hpc_elastic_signalled='' hpc_elastic_watch=''
+hpc_elastic_wait=wait hpc_elastic_wait_on=:
 hpc_elastic_signal() {
     hpc_elastic_signalled=yes
     [ -z "$hpc_elastic_started" ] || hpc_elastic_stop
@@ -85,8 +87,9 @@ hpc_elastic_batch_script=${SLURM_TASK_PID-}
 hpc_elastic_stop() {
     [ "$hpc_elastic_batch_script" != "$$" ] || return
     if grep -qs '"kind": "stop"' /home/ada/hpc-elastic-runs/digits-20260102-030405-0f0f/requests.jsonl; then
-        kill -TERM "${hpc_elastic_launched[@]}"
-        kill -CONT "${hpc_elastic_launched[@]}"
+        hpc_elastic_find_srun "$hpc_elastic_step"
+        kill -TERM "$hpc_elastic_srun"
+        kill -CONT "$hpc_elastic_srun"
     fi
     printf '{"format_version": 1, "kind": "stop", "by": "%s@%s", "time": "%s", "reason": "the script was stopped"}\n' \
         "$(id -un)" "$HOSTNAME" "$(date -u +%Y-%m-%dT%H:%M:%S.%6NZ)" >>/home/ada/hpc-elastic-runs/digits-20260102-030405-0f0f/requests.jsonl
@@ -137,8 +140,27 @@ HPC_ELASTIC_TIME_LEFT=$hpc_elastic_left srun --nodes="$hpc_elastic_nodes" --ntas
     --chdir=/home/ada/hpc-elastic-runs/digits-20260102-030405-0f0f --open-mode=append --output=agents/%N.out \
     "$hpc_elastic_python" /opt/hpc_elastic/lib/python3.11/site-packages/hpc_elastic/launch.py hpc_elastic.agent.stage /home/ada/hpc-elastic-runs/digits-20260102-030405-0f0f "$hpc_elastic_key" \
     '${HPC_ELASTIC_STAGE}/bin/python' /opt/hpc_elastic/lib/python3.11/site-packages/hpc_elastic/launch.py hpc_elastic.agent.main /home/ada/hpc-elastic-runs/digits-20260102-030405-0f0f &
-hpc_elastic_srun=$!
-hpc_elastic_launched+=("$hpc_elastic_srun")
+hpc_elastic_step=$!
+hpc_elastic_launched+=("$hpc_elastic_step")
+
+# Where a site's srun is a function or a script, a shell was launched, and srun is below it: the process whose program
+# is named srun. As long as there is none, what was launched counts as srun.
+hpc_elastic_srun=$hpc_elastic_step hpc_elastic_wrappers=()
+hpc_elastic_find_srun() { # the processes from the one that was launched down to the one to look at
+    local hpc_elastic_child hpc_elastic_program
+    hpc_elastic_program=$(readlink "/proc/${*: -1}/exe")
+    case ${hpc_elastic_program##*/} in
+        srun | srun[-._\ ]*) # also srun.real, and one that is deleted since
+            hpc_elastic_srun=${*: -1} hpc_elastic_wrappers=("${@:1:$(($# - 1))}")
+            return
+            ;;
+    esac
+    for hpc_elastic_child in $(hpc_elastic_children_of "${*: -1}"); do
+        hpc_elastic_find_srun "$@" "$hpc_elastic_child" && return
+    done
+    return 1
+}
+hpc_elastic_children_of() { cat /proc/"$1"/task/*/children 2>/dev/null; }
 
 # A node that reboots before Slurm has given it up would make srun end the step with all its agents. So srun is stopped
 # once an attempt has begun, which needs it no more, for as long as the agent of this machine lives: nobody else could
@@ -152,24 +174,38 @@ hpc_elastic_agent_lives() { # process ids are used again, with a later start (fi
 }
 hpc_elastic_hold_srun() {
     if [ "$(hpc_elastic_count_attempts)" -gt "$hpc_elastic_attempts" ] && hpc_elastic_agent_lives; then
+        if [ -z "$hpc_elastic_is_held" ]; then
+            hpc_elastic_is_held=yes
+            hpc_elastic_find_srun "$hpc_elastic_step"
+            echo >&"$hpc_elastic_held"
+        fi
         kill -STOP "$hpc_elastic_srun"
     else
         kill -CONT "$hpc_elastic_srun"
     fi
 }
 
+hpc_elastic_is_held=''
+exec {hpc_elastic_held}<> <(:) # is readable once srun has been stopped; the files that say so may hang with their server
+
 # `scontrol resume` lets a stopped srun go on, which would end the step for a node that was lost and is back. Slurm
-# announces a suspend by a TSTP: then srun is killed, after the child of its own that would end the step, if the script
-# may hold it. The agents go on without them.
+# announces a suspend by a TSTP, 2 s before everything stands still: then srun is killed, after the child of its own that
+# would end the step, if it has been stopped before. The agents go on without them. Shells around it are killed first,
+# for one could start another step.
 hpc_elastic_dismiss_srun() {
-    local hpc_elastic_children
-    [ "$(hpc_elastic_count_attempts)" -gt "$hpc_elastic_attempts" ] && hpc_elastic_agent_lives || return
-    hpc_elastic_children=$(find "/proc/$hpc_elastic_srun/task" -mindepth 2 -maxdepth 2 -name children -exec cat {} +)
-    [ -n "$hpc_elastic_children" ] || return # srun has ended, or the kernel does not say
-    # shellcheck disable=SC2086 # several numbers
-    kill -KILL $hpc_elastic_children && kill -KILL "$hpc_elastic_srun" || return
+    local hpc_elastic_child hpc_elastic_own=()
+    read -rt 0 -u "$hpc_elastic_held" && hpc_elastic_find_srun "$hpc_elastic_step" || return
+    for hpc_elastic_child in $(hpc_elastic_children_of "$hpc_elastic_srun"); do
+        [ ! "/proc/$hpc_elastic_child/exe" -ef "/proc/$hpc_elastic_srun/exe" ] || hpc_elastic_own+=("$hpc_elastic_child")
+    done
+    [ -n "${hpc_elastic_own[*]}" ] || return # the kernel does not say
+    [ -z "${hpc_elastic_wrappers[*]}" ] || kill -KILL "${hpc_elastic_wrappers[@]}"
+    kill -KILL "${hpc_elastic_own[@]}" && kill -KILL "$hpc_elastic_srun" || return
     hpc_elastic_wait_on=hpc_elastic_wait_without_srun
-    wait "$hpc_elastic_srun" # here, where nobody reads bash's line on it
+    for _ in {1..10}; do # here, where nobody reads bash's line on it
+        kill -0 "$hpc_elastic_step" || { wait "$hpc_elastic_step"; break; }
+        sleep 0.1
+    done
 }
 hpc_elastic_suspended() {
     hpc_elastic_signalled=yes
@@ -180,36 +216,67 @@ hpc_elastic_suspended() {
 }
 [ "$hpc_elastic_batch_script" != "$$" ] || trap hpc_elastic_suspended TSTP
 
+# Of signals that arrive together bash's `wait` takes one and forgets the others (5.1, 5.2): its handler of that one
+# leaves by a jump, out of the handlers that it has interrupted. So we wait for a short-lived program again and again,
+# which ignores what Slurm sends to every process of this shell: at a TSTP it would stop, and the trap would come too late.
+hpc_elastic_is_cut_short=''
+hpc_elastic_pause() { (trap '' TERM TSTP HUP USR1 USR2; exec sleep 0.5 2>/dev/null) || sleep 1; }
+hpc_elastic_wait_for() {
+    while [ -z "$hpc_elastic_is_cut_short" ]; do
+        kill -0 "$1" 2>/dev/null || break
+        hpc_elastic_pause
+    done
+    [ -z "$hpc_elastic_is_cut_short" ] || return 142 # as `wait` that an ALRM ends
+    hpc_elastic_signalled=
+    wait "$1"
+}
+hpc_elastic_wait=hpc_elastic_wait_for
+
 # Then the end of the run is seen in its directory. If the agent of this machine dies before, Slurm is asked, which ends
-# the step with its last agent: three answers without a step count, and so does a Slurm that never answers.
+# the step with its last agent. Three answers without a step count; that Slurm is silent, or not here, decides nothing.
+hpc_elastic_has_step() { # within so many seconds; 1 if Slurm says no, 2 if it does not say
+    local hpc_elastic_told
+    if hpc_elastic_told=$(timeout "$1" squeue --all --local --noheader --steps --jobs="$hpc_elastic_job" --format=%i 2>&1); then
+        [[ $'\n'$hpc_elastic_told =~ $'\n'[0-9][0-9_+]*[.][0-9] ]]
+    else
+        [[ $hpc_elastic_told == *"Invalid job id"* ]] && return 1 || return 2
+    fi
+}
 hpc_elastic_wait_without_srun() {
-    local hpc_elastic_steps hpc_elastic_doubts=0
+    local hpc_elastic_without=0 hpc_elastic_unanswered=0
     until ls /home/ada/hpc-elastic-runs/digits-20260102-030405-0f0f >/dev/null 2>&1 && [ -s /home/ada/hpc-elastic-runs/digits-20260102-030405-0f0f/exit_code ]; do
         if hpc_elastic_agent_lives 2>/dev/null; then
-            hpc_elastic_doubts=0
-        elif hpc_elastic_steps=$(timeout 10 squeue --all --local --noheader --steps --jobs="$hpc_elastic_job" --format=%i 2>/dev/null); then
-            hpc_elastic_doubts=$((hpc_elastic_doubts + 10))
-            [[ ! $hpc_elastic_steps =~ [.][0-9] ]] || hpc_elastic_doubts=0
+            hpc_elastic_without=0
         else
-            hpc_elastic_doubts=$((hpc_elastic_doubts + 1))
+            hpc_elastic_has_step 10
+            case $? in
+                0) hpc_elastic_without=0 ;;
+                1) hpc_elastic_without=$((hpc_elastic_without + 1)) ;;
+                *) hpc_elastic_unanswered=$((hpc_elastic_unanswered + 1)) ;;
+            esac
+            [ "$hpc_elastic_without" -lt 3 ] || return
+            [ "$hpc_elastic_unanswered" -ne 6 ] ||
+                echo "hpc_elastic: this node's agent has ended, and Slurm does not say if others run: waiting for the run's end"
         fi
-        [ "$hpc_elastic_doubts" -lt 30 ] || return
-        sleep 5 &
-        wait "$!" # which a signal ends, so that it is answered at once
+        for _ in {1..10}; do hpc_elastic_pause; done
     done
-    for _ in {1..10}; do # the agents' last records come first
-        hpc_elastic_agent_lives 2>/dev/null || return
-        sleep 1
+    for _ in {1..10}; do # the agents' last records come first, and the states that they write down
+        hpc_elastic_has_step 3 || [ "$?" -ne 1 ] || return
+        for _ in {1..4}; do hpc_elastic_pause; done
     done
 }
 
 # srun waits for a lost node until Slurm has given the node up, which takes minutes. We do not, once the run is over and
 # the agents have had time to leave: Slurm ends srun with its batch script. Elsewhere srun gets a TERM, for there is
 # nothing left that it could hurt.
-trap 'echo "hpc_elastic: the run is over; not waiting for srun, which waits for a node or an agent that is lost"' ALRM
+hpc_elastic_give_up_srun() {
+    hpc_elastic_is_cut_short=yes
+    echo "hpc_elastic: the run is over; not waiting for srun, which waits for a node or an agent that is lost"
+}
+trap hpc_elastic_give_up_srun ALRM
 hpc_elastic_cut_short() { # without a listing NFS remembers for a minute that the file was missing
     until ls /home/ada/hpc-elastic-runs/digits-20260102-030405-0f0f && [ -s /home/ada/hpc-elastic-runs/digits-20260102-030405-0f0f/exit_code ]; do
-        hpc_elastic_hold_srun || return # srun is gone, and this script must have been killed
+        hpc_elastic_hold_srun || kill -0 "$hpc_elastic_step" || return # all is gone, this script was killed
         sleep 1
     done
     for _ in {1..10}; do # the agents' last records come first: srun may end the step as soon as it goes on
@@ -221,11 +288,13 @@ hpc_elastic_cut_short() { # without a listing NFS remembers for a minute that th
     if [ "$hpc_elastic_batch_script" = "$$" ]; then
         while kill -ALRM "$$"; do sleep 1; done
     else
-        kill -TERM "${hpc_elastic_launched[@]}"
+        hpc_elastic_find_srun "$hpc_elastic_step"
+        kill -TERM "$hpc_elastic_srun"
     fi
 }
 hpc_elastic_cut_short </dev/null >/dev/null 2>&1 &
 hpc_elastic_watch=$!
+eval "$hpc_elastic_reset_shell"
 
 hpc_elastic_started=yes
 [ -z "$hpc_elastic_signalled" ] || hpc_elastic_stop
@@ -235,7 +304,7 @@ hpc_elastic_status=0
 for hpc_elastic_process in "${hpc_elastic_launched[@]}"; do
     while
         hpc_elastic_signalled=
-        wait "$hpc_elastic_process"
+        "$hpc_elastic_wait" "$hpc_elastic_process"
         hpc_elastic_one=$?
         [ -n "$hpc_elastic_signalled" ]
     do :; done

@@ -565,6 +565,33 @@ def test_what_setup_does_to_the_shell_ends_no_job_whose_srun_is_stopped(line: st
     assert process.returncode == 0
 
 
+OWN_LINES = """{{% extends "{parent}" %}}
+{{% block {block} %}}
+{{{{ super() }}}}
+set -efu -o posix
+shopt -s failglob nullglob
+IFS=:
+trap 'exit 9' ERR
+trap 'set -e' DEBUG
+{{% endblock %}}
+"""
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("block", ["before", "launch"])
+@pytest.mark.parametrize("local", [False, True], ids=["slurm", "local"])
+def test_what_a_sites_own_block_does_to_the_shell_changes_nothing_behind_it(
+    block: str, local: bool, tmp_path: Path
+) -> None:
+    """With -e the script would leave at the status of srun, and nobody would write the result."""
+    template = tmp_path / "own.sh.j2"
+    template.write_text(OWN_LINES.format(parent="local/job.sh.j2" if local else "slurm/job.sh.j2", block=block))
+    scene = make_scene(tmp_path, local=local, template=str(template), nodes=NodesPlan(min=1, max=1))
+    status, _, errors = scene.run(STUB_STATUS="42", STUB_STATUS_0="42")
+    assert (status, errors) == (42, "")
+    assert (scene.stubs / "concluded").read_text() == "42"
+
+
 @pytest.mark.long
 def test_nothing_of_a_script_that_is_killed_while_srun_is_stopped_stays(tmp_path: Path) -> None:
     scene = make_scene_where_srun_stays(tmp_path)
