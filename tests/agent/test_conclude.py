@@ -27,7 +27,7 @@ from hpc_elastic.rundir.records import NodeResult, Request, Spend, WorkerState, 
 from hpc_elastic.rundir.store import append_line, read_json, read_lines, write_json
 from hpc_elastic.scheduler.protocol import Exclusion, JobOutlook, JobState
 from tests.agent.answers import Answers
-from tests.agent.records.test_journal import HEAD, a_place, an_attempt
+from tests.agent.records.runs import HEAD, a_place, an_attempt
 from tests.observe.builders import make_failure
 from tests.plans import make_run_plan
 from tests.tiers import longer

@@ -270,7 +270,7 @@ def _thread() -> DiskThread:
 
 
 class SharedOs:
-    """What `rundir.store` and `agent.records.journal` use of `os`, on the simulated server."""
+    """What `rundir.store`, and the journal and its claims in `agent.records`, use of `os`, on the simulated server."""
 
     O_RDONLY, O_WRONLY, O_CREAT, O_EXCL, O_APPEND = os.O_RDONLY, os.O_WRONLY, os.O_CREAT, os.O_EXCL, os.O_APPEND
     O_DIRECTORY, SEEK_CUR = os.O_DIRECTORY, os.SEEK_CUR

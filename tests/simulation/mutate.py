@@ -69,7 +69,7 @@ MODULES = (
 DRIVERS = (
     *("drivers.coordinator", "drivers.head_side", "drivers.head_start", "drivers.head_watch", "drivers.job_clock"),
     *("drivers.local_member", "drivers.participation", "drivers.requeue", "policy"),
-    *("records.chain", "records.journal", "records.retries"),
+    *("records.allocation_claims", "records.chain", "records.journal", "records.retries"),
     *("rendezvous.head_link", "rendezvous.search", "rendezvous.successor"),
 )
 PLAYED = 60

@@ -25,7 +25,7 @@ from hpc_elastic.agent.drivers.job_clock import JobClock
 from hpc_elastic.agent.drivers.local_member import LocalMember
 from hpc_elastic.agent.net import reach
 from hpc_elastic.agent.node.network import Lookup
-from hpc_elastic.agent.records import journal, next_start, retries
+from hpc_elastic.agent.records import allocation_claims, journal, next_start, retries
 from hpc_elastic.agent.records.journal import Journal
 from hpc_elastic.agent.rendezvous import head_link, search
 from hpc_elastic.agent.rendezvous.successor import Successor
@@ -456,8 +456,12 @@ def wired(run: Any, plant: Plant) -> Iterator[None]:
         (store, "os", shared),
         (store, "open", shared.open_file),
         (journal, "os", shared),
+        (allocation_claims, "os", shared),
         (retries, "time", clock),
-        *((module, "time", wall) for module in (failures, head_watch, journal, local_member, state_saves)),
+        *(
+            (module, "time", wall)
+            for module in (allocation_claims, failures, head_watch, journal, local_member, state_saves)
+        ),
         *((module, "time", time_of_day) for module in (coordinator, head_link)),
         (state_saves, "BackgroundThread", _saves_thread),
         (requested_saves, "threading", SimpleNamespace(Thread=asked_saves.WriterThread, Event=threading.Event)),

@@ -5,13 +5,11 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
-import sys
 import time
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass, replace
-from typing import TextIO
+from dataclasses import replace
 
-from hpc_elastic.agent.records.chain import ClaimChain
+from hpc_elastic.agent.records.allocation_claims import AllocationClaims
 from hpc_elastic.agent.records.kept_states import pin_elsewhere, read_kept, remove_kept, rename_kept
 from hpc_elastic.agent.records.next_start import NextStart
 from hpc_elastic.agent.records.progress import progress_digest
@@ -24,26 +22,18 @@ from hpc_elastic.agent.records.requests import (
     with_id,
 )
 from hpc_elastic.agent.records.return_values import with_nodes_values, with_runs_values
-from hpc_elastic.agent.records.scripts import changed_scripts, describe_changed, script_digests
 from hpc_elastic.codec import from_json, to_json
 from hpc_elastic.errors import RunDirectoryError
-from hpc_elastic.job_ids import is_local
-from hpc_elastic.membership.actions import Level, Note
 from hpc_elastic.membership.decisions import History
 from hpc_elastic.membership.rounds import history_after
 from hpc_elastic.membership.succession import Records
 from hpc_elastic.plan.launch_plan import LaunchPlan
-from hpc_elastic.printable import printable_line
 from hpc_elastic.processes import find_process
 from hpc_elastic.rundir.kept_records import why_nothing_kept
 from hpc_elastic.rundir.layout import RunLayout
 from hpc_elastic.rundir.records import (
-    AllocationClaim,
     AttemptClaim,
     Budget,
-    Endpoint,
-    Event,
-    MetricData,
     NodeResult,
     Request,
     RunResultRecord,
@@ -56,7 +46,6 @@ from hpc_elastic.rundir.saved_states import remove_incomplete_saves, remove_save
 from hpc_elastic.rundir.state_records import KeptState, SaveManifest
 from hpc_elastic.rundir.store import (
     append_line,
-    append_lines,
     claim,
     dump_json,
     read_json,
@@ -69,28 +58,13 @@ from hpc_elastic.scheduler.allocation import Allocation
 from hpc_elastic.scheduler.protocol import NodeQuestions
 from hpc_elastic.scheduler.slurm.host_side import HOST_PROCESS_VARIABLE
 from hpc_elastic.useful_time.reading import UsefulTime, read_useful_time
-from hpc_elastic.whole_lines import write_line
-
-LEVELS: tuple[Level, ...] = ("error", "warning", "info", "debug")
 
 # What people ask a head for while the run goes on; each request has an id, and is answered once. So is a stop that is
 # announced.
 ASKED = ("stacks", "save", "restart", "drain", "notice")
 
 
-class PredecessorUnknownError(RunDirectoryError):
-    """Raised if the scheduler cannot say now whether the run's earlier allocation is over. Exit code 5."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ClaimedAllocation:
-    """An allocation's claim, and whether this agent made it."""
-
-    claim: AllocationClaim
-    is_ours: bool
-
-
-class Journal:
+class Journal(AllocationClaims):
     """One agent's view of the run directory.
 
     Args:
@@ -108,14 +82,7 @@ class Journal:
         *,
         questions: NodeQuestions,
     ) -> None:
-        self._layout = layout
-        self._plan = plan
-        self._place = allocation
-        self._questions = questions
-        self._chain = ClaimChain(layout, allocation)
-        self._loudest = next((number for number, level in enumerate(LEVELS) if level == plan.log_level), len(LEVELS))
-        self._tried: AllocationClaim | None = None
-        self.allocation = 0
+        super().__init__(layout, plan, allocation, questions=questions)
         self.next_start = NextStart(
             layout,
             plan,
@@ -126,71 +93,12 @@ class Journal:
             progress=lambda: self.progress(),
             allocation=lambda: self.allocation,
         )
-        self.is_head = False
-        self.log: TextIO | None = None  # receives the lines for people; None: standard output
         self.asked: tuple[Request, ...] = ()  # those with an id that `requests` has found, of `ASKED`
         self.notices: tuple[Request, ...] = ()  # notices and announced stops of this allocation
         self.is_end_wanted = False  # whether a person has asked for the end of the run, at once or with notice
         self.is_requeue_wanted = False  # whether a person has asked for another start of the job after this allocation
 
-    # Claims.
-
-    def find_allocation(self) -> AllocationClaim | None:
-        """Return the allocation claim of this start of the job with its current head, None if there is none yet.
-
-        Raises:
-            RunDirectoryError: the run is over, so that no agent will make the claim.
-        """
-        self._refuse_if_over()
-        latest = self._chain.latest_allocation()
-        if latest is None or not self._chain.is_this_start(latest):
-            return None
-        return self._chain.with_latest_head(latest)
-
-    def claim_allocation(self, head: Endpoint) -> ClaimedAllocation:
-        """Claim the next allocation for this start of the job.
-
-        Raises:
-            PredecessorUnknownError: the scheduler cannot say now whether the earlier allocation is over.
-            RunDirectoryError: an earlier allocation of the run is still alive, or the run is over.
-        """
-        while True:
-            latest = self._chain.latest_allocation()
-            if latest is not None and self._chain.is_this_start(latest):
-                is_ours = latest == self._tried  # this agent's earlier try seemed to fail but made the claim
-                if is_ours:
-                    self._announce(latest)
-                return self._took(ClaimedAllocation(claim=self._chain.with_latest_head(latest), is_ours=is_ours))
-            if latest is not None:
-                self._refuse_if_alive(latest)
-            self._refuse_if_over()
-            mine = self._try_claim(head, latest.allocation + 1 if latest else 1, before=latest)
-            if claim(self._layout.allocation(mine.allocation), to_json(mine)):
-                self._announce(mine)
-                self._note_changed_scripts(mine)
-                return self._took(ClaimedAllocation(claim=mine, is_ours=True))
-
-    def claim_next_allocation(self, head: Endpoint, after: int) -> bool:
-        """Claim another allocation for this start of the job, because no attempt was opened in the one before it.
-
-        Args:
-            head: the endpoint on which this agent listens.
-            after: the number of the allocation whose head is lost.
-
-        Returns:
-            Whether this agent made the claim.
-
-        Raises:
-            RunDirectoryError: the run is over, or its directory cannot be written.
-        """
-        self._refuse_if_over()
-        mine = self._try_claim(head, after + 1)
-        if not claim(self._layout.allocation(mine.allocation), to_json(mine)):
-            return False
-        if (first := self._chain.first_of_this_start()) is not None:
-            self._announce(first)  # the head that made this claim may have died before it announced it
-        self._took(ClaimedAllocation(claim=mine, is_ours=True))
-        return True
+    # Attempts.
 
     def goes_on_elsewhere(self, attempts: int) -> AttemptClaim | int | None:
         """Return the claim of an attempt after so many, or the allocation, in which others go on; None if none do.
@@ -395,59 +303,7 @@ class Journal:
         stamped = replace(result, started=utc_text(started), ended=ended)
         write_json(self._layout.node_result(result.attempt, result.node), to_json(stamped))
 
-    # For people, and from them.
-
-    def say(self, text: str, level: Level = "info") -> None:
-        """Print a line, if `log_level` asks for it, to the agent's log and, on the head, to the script's output."""
-        self._print(text, level, to_output=self.is_head)
-
-    def _print(self, text: str, level: Level, *, to_output: bool) -> None:
-        if LEVELS.index(level) > self._loudest:
-            return
-        mark = "debug: " if level == "debug" else ""
-        line = f"{time.strftime('%Y-%m-%d %H:%M:%S')} hpc-elastic {self._place.node}: {mark}{printable_line(text)}"
-        log = sys.stdout if self.log is None else self.log
-        with contextlib.suppress(OSError):
-            if log is not None:
-                write_line(log, line)
-        if to_output:
-            path = self._layout.script_output(self._place.job_id)
-            with contextlib.suppress(OSError), open(path, "a", encoding="utf-8", opener=_private) as file:
-                file.write(f"{line}\n")
-
-    def note(self, note: Note, time_ns: int) -> None:
-        """Append an event to this node's file; `time_ns` is when it happened, not when it is written."""
-        self.append_events([self._event(note, time_ns)])
-
-    def answer(self, note: Note, time_ns: int) -> None:
-        """Append an event that a person waits for.
-
-        Raises:
-            RunDirectoryError: it cannot be written.
-        """
-        append_line(self._layout.events(self._place.node), to_json(self._event(note, time_ns)))
-
-    def _event(self, note: Note, time_ns: int) -> Event:
-        return Event(
-            time_ns=time_ns,
-            run=self._plan.run,
-            node=self._place.node,
-            allocation=self.allocation,
-            attempt=note.attempt,
-            name=note.name,
-            message=note.message,
-            metadata=dict(note.metadata),
-        )
-
-    def append_events(self, events: Sequence[Event]) -> None:
-        """Append events to this node's file; they are lost if the run directory cannot be written."""
-        with contextlib.suppress(RunDirectoryError):
-            append_lines(self._layout.events(self._place.node), map(to_json, events))
-
-    def append_metrics(self, metrics: Sequence[MetricData]) -> None:
-        """Append metrics to this node's file; they are lost if the run directory cannot be written."""
-        with contextlib.suppress(RunDirectoryError):
-            append_lines(self._layout.metrics(self._place.node), map(to_json, metrics))
+    # From people.
 
     def requests(self) -> tuple[str | None, int | None]:
         """Return who asked to stop the run at once, and the allocation of a later start of the job than this agent's.
@@ -462,11 +318,6 @@ class Journal:
         stops = tuple(request for request in self.notices if is_announced(request))
         self.asked = (*(request for request in requests if request.kind in ASKED and request.id), *stops)
         return stop_at_once(requests, self.allocation), self._latest_start(requests)
-
-    def find_rival(self) -> AllocationClaim | None:
-        """Return another node's claim of a later allocation in this start of the job, None if there is none."""
-        claim = self._chain.later_here(above=self.allocation)
-        return claim if claim is not None and claim.node != self._place.node else None
 
     def may_predecessor_live(self) -> bool:
         """Return whether agents of an earlier start may still run: no line says that all of that start have left.
@@ -513,13 +364,6 @@ class Journal:
     def _requests(self) -> Iterator[Request]:
         return read_requests(self._layout)
 
-    def _announce(self, mine: AllocationClaim) -> None:
-        """Tell the agents of an earlier start of this claim; they may still run on nodes that Slurm has given up."""
-        if mine.allocation > 1:
-            request = Request(kind="start", by=mine.node, time=mine.time, allocation=mine.allocation)
-            with contextlib.suppress(RunDirectoryError):  # they also find the claim itself
-                append_line(self._layout.requests, to_json(request))
-
     @property
     def shows_progress(self) -> bool:
         """Whether the plan names files whose change counts as progress."""
@@ -529,73 +373,7 @@ class Journal:
         """Return a digest of names, sizes and times of the files that show progress; None if the plan names none."""
         return progress_digest(self._plan)
 
-    # Steps.
-
-    def _refuse_if_over(self) -> None:
-        if read_json(self._layout.result) is not None:
-            raise RunDirectoryError(f"the run in {self._layout.root} is over: it has a result.json")
-
-    def _refuse_if_alive(self, record: AllocationClaim) -> None:
-        if record.job_id == self._place.job_id:  # Slurm has one start of a job at a time, and this is the later one
-            if record.restart_count > self._place.restart_count:
-                raise RunDirectoryError(
-                    f"allocation {record.allocation} of this run is of a later start of job {record.job_id} than this "
-                    "agent, which comes too late"
-                )
-            return
-        # Processes of another machine cannot be looked up on this one.
-        is_elsewhere = is_local(record.job_id) and record.host != os.uname().nodename
-        is_over = None if is_elsewhere else self._questions.is_over(record.job_id)
-        if is_over is not True:
-            state = "is still alive" if is_over is False else f"cannot be asked about on {os.uname().nodename}"
-            kind = PredecessorUnknownError if is_over is None and not is_elsewhere else RunDirectoryError
-            raise kind(
-                f"allocation {record.allocation} of this run, job {record.job_id}, {state}",
-                tip=f"a run has one allocation at a time: wait for job {record.job_id}, or cancel it",
-            )
-
-    def _try_claim(self, head: Endpoint, number: int, *, before: AllocationClaim | None = None) -> AllocationClaim:
-        """Return the claim to try; the same as last time if the file system failed then: it may have been made."""
-        if self._tried is None or (self._tried.allocation, self._tried.head) != (number, head):
-            self._tried = self._allocation_claim(head, number, before)
-        return self._tried
-
-    def _allocation_claim(self, head: Endpoint, number: int, before: AllocationClaim | None) -> AllocationClaim:
-        """Return a new claim; `before` is that of an earlier start, with whose scripts those of now are compared."""
-        place, scripts = self._place, script_digests(self._plan)
-        return AllocationClaim(
-            run=self._plan.run,
-            allocation=number,
-            job_id=place.job_id,
-            restart_count=place.restart_count,
-            array_task=place.array_task,
-            nodes=place.nodes,
-            node=place.node,
-            host=os.uname().nodename,
-            head=head,
-            time=utc_text(time.time()),
-            scripts=scripts,
-            changed_scripts=changed_scripts(before, scripts),
-        )
-
-    def _note_changed_scripts(self, mine: AllocationClaim) -> None:
-        """Tell people that workers will run another script than before; a result of both has no one cause."""
-        if mine.changed_scripts:
-            line, names = describe_changed(mine.changed_scripts), list(mine.changed_scripts)
-            self.allocation = mine.allocation
-            self._print(line, "warning", to_output=True)  # the node is head, as soon as it knows of its claim
-            note = Note(name="scripts.changed", message=line, attempt=0, metadata={"scripts": names})
-            self.note(note, time.time_ns())
-
-    def _took(self, claimed: ClaimedAllocation) -> ClaimedAllocation:
-        self.allocation = claimed.claim.allocation
-        return claimed
-
 
 def stamp(claim: AttemptClaim) -> AttemptClaim:
     """Return the claim with the current time."""
     return replace(claim, time=utc_text(time.time()))
-
-
-def _private(path: str, flags: int) -> int:
-    return os.open(path, flags, 0o600)

@@ -11,7 +11,8 @@ from typing import TypeVar
 from hpc_elastic.agent.net.reach import Explainer, Place, not_answered, not_resolved
 from hpc_elastic.agent.net.transport import ConnectionFactory, NoHandshakeError
 from hpc_elastic.agent.node.network import Lookup, resolve_node
-from hpc_elastic.agent.records.journal import Journal, PredecessorUnknownError
+from hpc_elastic.agent.records.allocation_claims import PredecessorUnknownError
+from hpc_elastic.agent.records.journal import Journal
 from hpc_elastic.agent.records.retries import retry
 from hpc_elastic.agent.rendezvous.head_link import HeadLink, HeadListener, ask_to_join
 from hpc_elastic.agent.rendezvous.trouble import REPORT_TIMES, ReportTimes, Trouble

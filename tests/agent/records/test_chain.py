@@ -23,7 +23,7 @@ from hpc_elastic.rundir.layout import RunLayout
 from hpc_elastic.rundir.records import AttemptClaim, Endpoint, NodeResult, WorkerState, World
 from hpc_elastic.rundir.store import claim, read_json, write_json
 from tests.agent.answers import Answers
-from tests.agent.records.test_journal import HEAD, a_place, a_result
+from tests.agent.records.runs import HEAD, a_place, a_result
 from tests.plans import make_run_plan
 
 

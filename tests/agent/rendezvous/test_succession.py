@@ -16,7 +16,7 @@ from hpc_elastic.membership.member import MemberPhase
 from hpc_elastic.membership.messages import Dropped
 from hpc_elastic.rundir.records import WorkerState
 from hpc_elastic.rundir.store import claim, read_json, write_json
-from tests.agent.records.test_journal import a_result
+from tests.agent.records.runs import a_result
 from tests.agent.stations import Scene, play
 
 
