@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from tests.simulation.draw import draw
 from tests.simulation.draw_alone import draw_alone
 from tests.simulation.draw_asked_saves import draw_asked_saves
+from tests.simulation.draw_busy import draw_busy
 from tests.simulation.draw_checks import draw_checks
 from tests.simulation.draw_deaf import draw_deaf
 from tests.simulation.draw_disks import draw_disks
@@ -46,6 +47,7 @@ KINDS: Mapping[str, Callable[[int], Scenario]] = {
     "taken": draw_taken,
     "search": draw_search,
     "disks": draw_disks,
+    "busy": draw_busy,
     "deaf": draw_deaf,
     "goodbyes": draw_goodbyes,
     "checks": draw_checks,
