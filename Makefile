@@ -134,6 +134,7 @@ simulate: .venv/.installed
 	$(BIN)/python -m tests.simulation --disks --first $(FIRST) --count $$(($(N) / 10))
 	$(BIN)/python -m tests.simulation --busy --first $(FIRST) --count $$(($(N) / 10))
 	$(BIN)/python -m tests.simulation --deaf --first $(FIRST) --count $$(($(N) / 10))
+	$(BIN)/python -m tests.simulation --sick --first $(FIRST) --count $$(($(N) / 10))
 	$(BIN)/python -m tests.simulation --goodbyes --first $(FIRST) --count $$(($(N) / 10))
 	$(BIN)/python -m tests.simulation --checks --first $(FIRST) --count $$(($(N) / 10))
 	$(BIN)/python -m tests.simulation --large --first $(FIRST) --count $$(($(N) / 100))

@@ -27,6 +27,7 @@ from tests.simulation.draw_requeues import draw_requeues
 from tests.simulation.draw_roles import draw_roles
 from tests.simulation.draw_saves import draw_saves
 from tests.simulation.draw_search import draw_search
+from tests.simulation.draw_sick import draw_sick
 from tests.simulation.draw_spares import draw_spares
 from tests.simulation.draw_starts import draw_second_start
 from tests.simulation.draw_states import draw_states
@@ -49,6 +50,7 @@ KINDS: Mapping[str, Callable[[int], Scenario]] = {
     "disks": draw_disks,
     "busy": draw_busy,
     "deaf": draw_deaf,
+    "sick": draw_sick,
     "goodbyes": draw_goodbyes,
     "checks": draw_checks,
     "limits": draw_limits,
