@@ -1,7 +1,8 @@
 """Disks that are busy with what can wait: logs of events, samples, records for people.
 
-What a restart needs goes before that: the record of the failure, the look for progress and the claim each wait for the
-one piece of work that is under way, and for nothing that waits as they do.
+What a restart needs goes before that: the record of the failure, the look for progress, the one at what the stopped
+workers have written, and the claim each wait for the one piece of work that is under way, and for nothing that waits as
+they do.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
     from tests.simulation.world import SimulatedRun
 
 PIECE_S = 0.5
-URGENT = 3  # pieces of work that a restart needs, one after the other
+URGENT = 4  # pieces of work that a restart needs, one after the other
 SOON_S = 0.5
 
 
