@@ -43,6 +43,8 @@ def main(words: Sequence[str] | None = None, plant: Plant | None = None) -> int:
     parser.add_argument("--disks", action="store_true", help="scenarios in which a run directory refuses for a while")
     parser.add_argument("--deaf", action="store_true", help="scenarios in which a lost member was deaf before")
     parser.add_argument("--goodbyes", action="store_true", help="scenarios in which a member grows deaf")
+    parser.add_argument("--busy", action="store_true", help="scenarios of disks that are busy with what can wait")
+    parser.add_argument("--sick", action="store_true", help="scenarios in which an unhealthy node is lost")
     parser.add_argument("--checks", action="store_true", help="scenarios of health checks while roles restart")
     parser.add_argument("--requests", action="store_true", help="scenarios in which a person asks for something")
     parser.add_argument("--firsts", action="store_true", help="scenarios in which a node does not come at first")

@@ -55,7 +55,7 @@ class Trial(NamedTuple):
 
 def trial_in(verdict: str) -> Trial | None:
     """The schedule that a verdict names, if an edit was caught."""
-    found = re.match(r"(\w+) (\d+)(?:/(\d+))?: ", verdict)
+    found = re.match(r"([\w-]+) (\d+)(?:/(\d+))?: ", verdict)
     return Trial(found[1], int(found[2]), int(found[3] or 0)) if found else None
 
 

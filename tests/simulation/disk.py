@@ -79,6 +79,7 @@ class Disk:
         self._run.timeouts.claimed(claim, before)
         self._run.wrapped.claimed(claim, before)
         self._run.goodbyes.claimed(claim, before)
+        self._run.busy.claimed(claim, before)
         self._run.refused_disks.claimed(claim)
 
     def _read(self, path: str) -> object:

@@ -37,6 +37,8 @@ def strike(run: SimulatedRun, fault: Fault) -> None:
         _part(run, fault)
     elif fault.what in _OF_ALL:
         _OF_ALL[fault.what](run, fault)
+    elif fault.what == "busy_disk":
+        run.busy.happen(agent, fault)
     elif fault.what in DISK_MANNERS:
         _hold_disk(run, agent, fault)
     else:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from tests.simulation.draw import draw
 from tests.simulation.draw_alone import draw_alone
 from tests.simulation.draw_asked_saves import draw_asked_saves
+from tests.simulation.draw_busy import draw_busy
 from tests.simulation.draw_checks import draw_checks
 from tests.simulation.draw_deaf import draw_deaf
 from tests.simulation.draw_disks import draw_disks
@@ -26,6 +27,7 @@ from tests.simulation.draw_requeues import draw_requeues
 from tests.simulation.draw_roles import draw_roles
 from tests.simulation.draw_saves import draw_saves
 from tests.simulation.draw_search import draw_search
+from tests.simulation.draw_sick import draw_sick
 from tests.simulation.draw_spares import draw_spares
 from tests.simulation.draw_starts import draw_second_start
 from tests.simulation.draw_states import draw_states
@@ -46,7 +48,9 @@ KINDS: Mapping[str, Callable[[int], Scenario]] = {
     "taken": draw_taken,
     "search": draw_search,
     "disks": draw_disks,
+    "busy": draw_busy,
     "deaf": draw_deaf,
+    "sick": draw_sick,
     "goodbyes": draw_goodbyes,
     "checks": draw_checks,
     "limits": draw_limits,

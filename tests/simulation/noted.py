@@ -142,7 +142,7 @@ class Noted:
     def _gives_up(self, agent: Agent, told: _Told, result: RunResultRecord) -> None:
         """No head ends a run for want of nodes that are with it, also where they have come back meanwhile."""
         scenario, here = self._run.scenario, told.here - told.unhealthy
-        if result.reason != "node_lost" or len(scenario.roles) > 1:
+        if result.reason not in ("node_lost", "nodes_missing") or len(scenario.roles) > 1:
             return
         what = f"{agent.name} ends the run for {result.reason} ({result.cause})"
         require(len(here) < scenario.min_nodes, f"{what}, and {sorted(here)} are with it")

@@ -22,6 +22,8 @@ from hpc_elastic.membership.losses import Losses
 from hpc_elastic.membership.member import Member
 from hpc_elastic.membership.members import Members
 from hpc_elastic.membership.messages import Beat, Stop
+from hpc_elastic.membership.roster import Roster, RosterEntry
+from tests.simulation.file_system import DiskThread
 from tests.simulation.plant import Plant
 
 
@@ -87,6 +89,21 @@ def _without_a_look(_: Callable[[LocalMember], Awaitable[None]]) -> Callable[[Lo
     return find
 
 
+def _in_turn(call: Callable[..., Any]) -> Callable[..., Any]:
+    return lambda thread, function, *, is_urgent=False: call(thread, function)
+
+
+def _still_sick(remove: Callable[..., Any]) -> Callable[..., Any]:
+    def removing(roster: Roster, node: str) -> RosterEntry | None:
+        problem = roster.unhealthy.get(node)
+        entry: RosterEntry | None = remove(roster, node)
+        if problem is not None:
+            roster._unhealthy[node] = problem
+        return entry
+
+    return removing
+
+
 def _forgotten(terminated: Callable[[AllocationEnd], Awaitable[None]]) -> Callable[[AllocationEnd], Awaitable[None]]:
     async def forget(end: AllocationEnd) -> None:
         await terminated(end)
@@ -141,6 +158,10 @@ REPORT_BUGS = {
     "a goodbye is awaited by the looks at the leases": ReportBug(
         Gathering, "next_tick", _returning(float("inf")), "goodbyes", "after a goodbye, comes at"
     ),
+    "what is urgent waits for all that came before": ReportBug(
+        DiskThread, "call", _in_turn, "busy", "busy with what can wait"
+    ),
+    "an unhealthy node that is lost counts on": ReportBug(Roster, "remove", _still_sick, "sick", "are with it"),
     "what a TERM means is forgotten": ReportBug(AllocationEnd, "terminated", _forgotten, "terms", "the records say"),
     "a TERM near the end is any other": ReportBug(
         AllocationEnd, "_came_near_end", _returning(False), "terms", "is stopped by terminated"

@@ -59,7 +59,7 @@ def test_a_schedule_with_other_dice_has_the_same_faults_and_another_seed() -> No
 
 
 def test_a_verdict_names_its_schedule() -> None:
-    for trial in (Trial("any", 7), Trial("any", 7, 2)):
+    for trial in (Trial("any", 7), Trial("any", 7, 2), Trial("asked-saves", 3, 1)):
         assert trial_in(f"{trial.name}: BrokenRuleError: two worlds: 1: 2") == trial
     assert trial_in("survives 60 seeds; 3 of 184 run the line, 9 in all") is None
 

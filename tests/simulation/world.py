@@ -15,6 +15,7 @@ from hpc_elastic.rundir.records import NOTICE_REASONS, Request
 from hpc_elastic.scheduler.allocation import Allocation
 from tests.simulation.agent import Agent
 from tests.simulation.asked_saves import SAVES, AskedSaves
+from tests.simulation.busy import Busy
 from tests.simulation.causes import Causes
 from tests.simulation.clock import Clock
 from tests.simulation.conduct import Conduct
@@ -101,6 +102,7 @@ class SimulatedRun:
         self.large = Large(self)
         self.joins = Joins(self)
         self.goodbyes = Goodbyes(self)
+        self.busy = Busy(self)
         self.refused_disks = RefusedDisks(self)
         self.promptness = Promptness(self)
         self.silent_ends = SilentEnds(self)
