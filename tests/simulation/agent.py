@@ -408,6 +408,7 @@ class Agent:
 
     def _broke(self) -> None:
         self.run.reports.breaks(self)
+        self.run.witness.has_broken(self)
         self.part.member.node_broke("the store host ended (exit code -9)")
 
     def heard(self, message: Message) -> None:

@@ -339,6 +339,7 @@ class Conduct:
             return
         # Who has hung up on this agent while the network was cut waits for nothing more of it.
         known = [each for each in agent.sockets if each.connection is not None and each.other.is_open]
-        known = [each for each in known if each.other.agent.is_powered]
+        # Nor does who has dialled and stands still, or is cut off, before its first message comes
+        known = [each for each in known if each.other.agent.is_powered and each.connection.is_in_use]  # type: ignore[union-attr]
         open_ = [each.other.agent.name for each in known if each.connection.opened_at < agent.now - HANGS_UP_WITHIN_S]  # type: ignore[union-attr]
         require(not open_, f"{agent.name} ends with connections to {open_}")

@@ -318,6 +318,7 @@ class SimulatedConnection:
         self._is_closed_here = False
         self._dead_after_s: float | None = None
         self.is_closed_by_peer = False
+        self.is_in_use = side is Side.DIALLING  # or who has dialled has said what for
         self.opened_at = float("inf")
         self.on_refused: Callable[[SimulatedConnection, str], None] = lambda _connection, _why: None
         self.authenticated: asyncio.Future[bool] = self._loop.create_future()
@@ -403,6 +404,7 @@ class SimulatedConnection:
             self._receiver.opened(self)  # type: ignore[arg-type]
         else:
             assert not isinstance(item, str)
+            self.is_in_use = True
             self._receiver.received(self, item)  # type: ignore[arg-type]
 
     def ended(self) -> None:

@@ -148,9 +148,15 @@ class Noted:
         require(len(here) < scenario.min_nodes, f"{what}, and {sorted(here)} are with it")
 
     def _was_absent(self, told: _Told, node: str) -> bool:
-        """Whether a node was in the world of a head before, and has not come to this one until now."""
-        latest = self._run.disk.latest
-        return latest is not None and any(each.node == node for each in latest.nodes) and told.joins[node] == 1
+        """Whether a node was in the world of a head before, and has not come to this one until now.
+
+        If this one has opened an attempt meanwhile, that one's claim counts the node as lost.
+        """
+        latest, claim = self._run.disk.latest, self._run.disk.latest_claim
+        if latest is None or claim is None or told.joins[node] != 1:
+            return False
+        is_counted = claim.attempt in told.opened and any(each.node == node for each in claim.lost_nodes)
+        return is_counted or any(each.node == node for each in latest.nodes)
 
     def _claims(self, told: _Told, claim: AttemptClaim, world: World) -> None:
         """A head claims an attempt, in which no node starts workers that it has noted to be unhealthy.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
@@ -13,6 +14,7 @@ from hpc_elastic.plan.roles import RestartPolicy
 from hpc_elastic.rank_set import parse_ranks
 from hpc_elastic.rundir.records import RunResultRecord, RunState
 from tests.simulation.draw import draw
+from tests.simulation.draw_states import draw_states
 from tests.simulation.rules import BrokenRuleError
 from tests.simulation.scenario import HEAD, PHASES, SECOND, Fault, Role, Scenario
 from tests.simulation.world import SimulatedRun, play
@@ -398,3 +400,17 @@ def test_a_head_is_not_superseded_by_its_own_claim_if_the_answer_to_it_was_lost(
     result, run = the_result(a_scenario(faults=(fault,)))
     assert result.reason == "succeeded"
     assert [claim.head for claim in run.disk.claims.values()] == ["node0"]
+
+
+@pytest.mark.parametrize(
+    ("seed", "make"),
+    [
+        pytest.param(3048795, draw, id="a TERM from outside that the agent sees after it has begun to stop"),
+        pytest.param(3040277, draw, id="a node that dialled and was cut off before it said what for"),
+        pytest.param(3052349, draw, id="a node that the claim of a head counts as lost, and that had not come to it"),
+        pytest.param(3020941, draw, id="a store host that ends as the next attempt begins"),
+        pytest.param(1607101, draw_states, id="a head that stands still between its decision and its claim"),
+    ],
+)
+def test_rules_know_of_things_that_meet_in_one_moment(seed: int, make: Callable[[int], Scenario]) -> None:
+    SimulatedRun(make(seed)).play()

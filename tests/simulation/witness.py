@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
+from hpc_elastic.membership.member import MemberPhase
 from hpc_elastic.membership.messages import Assign
 from hpc_elastic.membership.notices import TAKEN_EXIT_CODE
 from hpc_elastic.membership.timing import DRIFT
@@ -81,6 +82,16 @@ class Witness:
         attempt = max(assign.attempt, agent.member.attempt)
         self.incidents.append(Incident(agent.role, attempt, agent.name, None, self.run.clock.now))
 
+    def has_broken(self, agent: Agent) -> None:
+        """An agent takes in that its store host has ended.
+
+        An attempt that has begun there in the same moment, after the end and before this, is the one without a store.
+        """
+        attempt, is_at_work = agent.member.attempt, agent.member.phase in (MemberPhase.WORKING, MemberPhase.FINISHED)
+        mine = [each for each in self.incidents if each.node == agent.name and each.rank is None and each.is_charged]
+        if mine and is_at_work and mine[-1].attempt < attempt:
+            self.incidents[self.incidents.index(mine[-1])] = replace(mine[-1], attempt=attempt)
+
     def lacks_state(self, agent: Agent, assign: Assign) -> None:
         """The state that its workers were to begin with is damaged: the next attempt begins with another one."""
         now = self.run.clock.now
@@ -104,6 +115,11 @@ class Witness:
             now = self.run.clock.now
             self.incidents.append(Incident(worker.role, worker.attempt, agent.name, worker.rank, now))
         self.run.spread(worker)
+
+    def is_taken_for_stopped(self, worker: Worker) -> None:
+        """Its agent has seen the end of this worker, by a TERM, after it had begun to stop all: no failure is known."""
+        ended = (worker.attempt, worker.rank)
+        self.incidents = [each for each in self.incidents if (each.attempt, each.rank) != ended]
 
     def delayed(self, node: str, seconds: float) -> None:
         """A pause or a stall; those that come close together may cost a lease."""

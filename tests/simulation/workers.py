@@ -351,6 +351,9 @@ class Workers:
             self._run.trace(self._agent, f"worker {worker.local_rank} of attempt {worker.attempt} exited {exitcode}")
             reports = self._run.reports
             is_at_work = reports.ends(self._agent, worker, exitcode)
+            # Nor can it tell where the end came just before the stop, and it has seen the stop first.
+            if exitcode == TERM and self._agent.member.phase is MemberPhase.STOPPING:
+                self._run.witness.is_taken_for_stopped(worker)
             self._agent.part.member.worker_exited(worker.attempt, worker.local_rank, exitcode)
             reports.has_ended(self._agent, worker, exitcode, was_at_work=is_at_work)
             self._run.noted.has_ended(self._agent, worker)

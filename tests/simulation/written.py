@@ -72,7 +72,9 @@ class Written:
         same = (world.run, world.attempt, world.allocation) == (claim.run, claim.attempt, claim.allocation)
         require(same and claim.run == self._run.plan.run, f"{what} is claimed, and its world is another one's")
         began = self._run.disk.asked_at[claim.attempt]
-        earliest, latest = utc_text(began - SOON_S), utc_text(began + SOON_S)
+        # A head that stood still between its decision and the text of its claim writes the time at which it woke up.
+        until = self._run.clock.now if head.process.has_ever_frozen else began
+        earliest, latest = utc_text(began - SOON_S), utc_text(until + SOON_S)
         require(earliest <= claim.time <= latest, f"{what} was opened at {began:.3f} s, and says {claim.time}")
         self._check_nodes(head, what, world)
         self._check_roles(what, claim, world)
