@@ -22,7 +22,7 @@ from hpc_elastic.membership.decisions import (
     RestartWorkers,
     Trigger,
 )
-from hpc_elastic.membership.held_states import Held, choose_states, states_to_flush
+from hpc_elastic.membership.held_states import Held, choose_states, states_to_flush, why_not_flushed
 from hpc_elastic.membership.members import Members
 from hpc_elastic.membership.messages import Message
 from hpc_elastic.membership.operator_stop import OperatorStop
@@ -148,6 +148,7 @@ class Judge:
         self._standing: Seen | None = None  # the event that the decision that stands is about
         self._has_failed_again = False  # the latest attempt ended as the one before it
         self.told_of_states: tuple[str, ...] = ()  # lines about what the next attempt begins with
+        self.told_of_flushes: tuple[str, ...] = ()  # lines about what is not written as the allocation ends
         self.states: tuple[ChosenState, ...] = ()  # with which the roles that start begin
         self.sources: Mapping[str, tuple[str, ...]] = {}  # the nodes from which each node gets it that has not got it
         self._claimed_states: tuple[ChosenState, ...] = ()  # of these, and of roles that run on
@@ -425,6 +426,7 @@ class Judge:
         if ends.get(exit_code, "failure") not in self._settings.flush_after:
             return {}
         flushes = states_to_flush(world, self._held(), self.history.attempts)
+        self.told_of_flushes = why_not_flushed(world, self._held()) if self.unused() is None else ()
         written = {state.version for state in self._kept if state.ended}
         if self.unused() is not None and all(flush.state in written for flush in flushes.values()):
             return {}
