@@ -646,6 +646,7 @@ class Head:
     ) -> list[Action]:
         self.phase = HeadPhase.CLOSING
         flushes = self._judge.flushes(exit_code, within_s=flushes_within_s) if is_settled else {}
+        said = [Log(text=line, level="warning") for line in self._judge.told_of_flushes]
         is_for_later = is_settled and not flushes and exit_code != ExitCode.SUCCESS
         ended = self._judge.unused() if is_for_later else None
         kept = [] if ended is None else [KeepStates(ended=ended, latest=self.attempt)]
@@ -657,7 +658,7 @@ class Head:
             may_others_live=self.gathering.succession is not None,  # the lost head, and members that have not joined
             flushes=flushes,
         )
-        return [*kept, *told, *self._left()]
+        return [*said, *kept, *told, *self._left()]
 
     def _left(self) -> list[Action]:
         if actions := self._closing.left():

@@ -224,8 +224,7 @@ def states_to_flush(world: World, held: Held, ended: int) -> dict[str, Flush]:
     copies = _copies(held)
     for group in _groups(world):
         nodes = {role: [node for node in world.nodes if node.role == role] for role in group}
-        newest = max(set.intersection(*(_whole(world, each, held, copies) for each in nodes.values())), default=None)
-        if newest is None:
+        if (newest := _newest_whole(world, nodes, held, copies)) is None:
             continue
         for each in nodes.values():
             shared = [node for node in each if _has_shared(node, held.get(node.node, ()), newest)]
@@ -236,6 +235,34 @@ def states_to_flush(world: World, held: Held, ended: int) -> dict[str, Flush]:
                 before = flushes.get(writer, Flush(ended=ended, state=newest))
                 flushes[writer] = before if is_here else replace(before, copies=(*before.copies, part))
     return flushes
+
+
+def why_not_flushed(world: World, held: Held) -> tuple[str, ...]:
+    """Return a line for each group of roles whose state cannot be written although nodes hold some.
+
+    Args:
+        world: the latest world.
+        held: the states that each node holds, by its name; those of lost nodes are missing.
+    """
+    lines, copies = [], _copies(held)
+    for group in _groups(world):
+        nodes = {role: [node for node in world.nodes if node.role == role] for role in group}
+        every = [node for each in nodes.values() for node in each]
+        has_some = any(held.get(node.node) for node in every)
+        if has_some and _newest_whole(world, nodes, held, copies) is None:
+            whose = "" if len(world.roles) == 1 else f" of {' and '.join(group)}"
+            lines.append(f"no state{whose} is kept for the next allocation: {_why_none(world, every, held, ())}")
+    return tuple(lines)
+
+
+def _newest_whole(
+    world: World,
+    nodes: Mapping[str, list[WorldNode]],
+    held: Held,
+    copies: Mapping[str, Mapping[StateVersion, str]],
+) -> StateVersion | None:
+    """Return the newest state that all roles of a group hold, or others copies of it; None if there is none."""
+    return max(set.intersection(*(_whole(world, each, held, copies) for each in nodes.values())), default=None)
 
 
 def _copies(held: Held) -> dict[str, dict[StateVersion, str]]:

@@ -22,7 +22,14 @@ from hpc_elastic.membership.decisions import (
     RestartWorkers,
     Trigger,
 )
-from hpc_elastic.membership.held_states import Held, choose_states, role_of, state_for, states_to_flush
+from hpc_elastic.membership.held_states import (
+    Held,
+    choose_states,
+    role_of,
+    state_for,
+    states_to_flush,
+    why_not_flushed,
+)
 from hpc_elastic.membership.members import Members
 from hpc_elastic.membership.messages import Message
 from hpc_elastic.membership.operator_stop import OperatorStop
@@ -151,6 +158,7 @@ class Judge:
         self._distrusted: tuple[ChosenState, ...] = ()  # after whose loading the same failure came again
         self._loss: Seen | None = None  # the loss of nodes for which the run ends, if it does for that
         self.told_of_states: tuple[str, ...] = ()  # lines about what the next attempt begins with
+        self.told_of_flushes: tuple[str, ...] = ()  # lines about what is not written as the allocation ends
         self.states: tuple[ChosenState, ...] = ()  # with which the roles that start begin
         self.sources: Mapping[str, tuple[str, ...]] = {}  # the nodes from which each node gets it that has not got it
         self._claimed_states: tuple[ChosenState, ...] = ()  # of these, and of roles that run on
@@ -469,6 +477,7 @@ class Judge:
         if ends.get(exit_code, "failure") not in self._settings.flush_after:
             return {}
         flushes = states_to_flush(world, self._held(), self.history.attempts)
+        self.told_of_flushes = why_not_flushed(world, self._held()) if self.unused() is None else ()
         written = {state.version for state in self._kept if state.ended}
         if self.unused() is not None and all(flush.state in written for flush in flushes.values()):
             return {}

@@ -13,6 +13,7 @@ from hpc_elastic.membership.held_states import (
     shared_place,
     state_for,
     states_to_flush,
+    why_not_flushed,
 )
 from hpc_elastic.membership.ranks import Seat, assign_worker_ranks
 from hpc_elastic.membership.rounds import assignments
@@ -215,6 +216,17 @@ def test_each_node_writes_its_part_of_the_newest_state_that_all_of_them_hold() -
     assert states_to_flush(TWO, held(TWO, [6, 7], [7, 8]), 3) == {"node0": seven, "node1": seven}
     assert states_to_flush(TWO, held(TWO, [6, 7], [8, 9]), 3) == {}
     assert states_to_flush(TWO, held(TWO, [6, 7], []), 3) == {}
+
+
+def test_why_no_node_writes_its_part_is_said_of_each_group_of_roles() -> None:
+    none = "no state is kept for the next allocation: "
+    assert why_not_flushed(TWO, held(TWO, [6, 7], [7, 8])) == ()
+    assert why_not_flushed(TWO, held(TWO, [6, 7], [8, 9])) == (f"{none}no step is in the memory of all of them",)
+    assert why_not_flushed(TWO, held(TWO, [6, 7], [])) == (f"{none}node1 holds no state in memory",)
+    assert why_not_flushed(TWO, NOTHING_HELD) == ()
+    apart = world_of("trainer", "reader", "reader", restarts={"reader": "restart_role", "trainer": "restart_role"})
+    (line,) = why_not_flushed(apart, held(apart, [6], [7], []))
+    assert line == "no state of reader is kept for the next allocation: node2 holds no state in memory"
 
 
 def test_one_node_writes_the_newest_state_that_is_the_same_on_all_ranks_although_others_are_lost() -> None:

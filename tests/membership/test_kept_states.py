@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from hpc_elastic.membership.actions import Action, KeepStates
+from hpc_elastic.membership.actions import Action, KeepStates, Log
 from hpc_elastic.membership.decisions import History
 from hpc_elastic.membership.held_states import part_of, rank_places
 from hpc_elastic.membership.messages import Assign, Broken, End, Finished, Stop, Terminated
@@ -125,6 +125,24 @@ def test_members_are_told_to_write_the_newest_state_that_all_of_them_hold() -> N
     told = flushes(ends(script, holds(0, (1, 7), (1, 8)), holds(1, (1, 8), (1, 9))))
     eight = Flush(ended=1, state=StateVersion(attempt=1, step=8))
     assert told == {"node0": eight, "node1": eight}
+
+
+def test_a_line_says_why_no_state_is_written_although_nodes_hold_some() -> None:
+    script = HeadScript(2)
+    script.run()
+    actions = ends(script, holds(0, (1, 6), (1, 7)), holds(1, (1, 8), (1, 9)))
+    assert set(flushes(actions).values()) == {None}
+    line = "no state is kept for the next allocation: no step is in the memory of all of them"
+    assert line in [log.text for log in of_kind(actions, Log)]
+
+
+def test_nothing_is_said_of_states_where_nobody_has_saved_any_or_files_stay() -> None:
+    script = HeadScript(2)
+    script.run()
+    again = next_allocation()
+    again.run()
+    for actions in (ends(script, (), ()), ends(again, holds(0, (3, 7)), ())):
+        assert not [log.text for log in of_kind(actions, Log) if "state" in log.text]
 
 
 def test_what_was_loaded_is_not_written_again_if_nobody_has_saved_since() -> None:
