@@ -47,9 +47,9 @@ NOTICES ?= 50
 SEED ?= 0
 SLURM ?= own
 TORCH ?= >=2.2
-# With more processes than cores the last ones are for tests that compute (tests/distribution.py): WORKERS=6 took 16
-# minutes where 2 took 20, on 2 cores, and three tests failed that race with what they look at.
-WORKERS ?= 2
+# With more processes than cores the last ones are for tests that compute (tests/distribution.py): half of the time that
+# tests of Slurm and real runs take is waiting.
+WORKERS ?= 4
 CORES := $(shell getconf _NPROCESSORS_ONLN)
 BIN := .venv/bin
 PYTEST := $(BIN)/python -m pytest $(OPTIONS)

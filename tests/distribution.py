@@ -44,6 +44,14 @@ class LaneScheduling(LoadScopeScheduling):  # type: ignore[misc]  # xdist has no
             self.workqueue.move_to_end(next(own, next(reversed(self.workqueue))), last=False)
         super()._assign_work_unit(node)
 
+    def mark_test_complete(self, node: Any, item_index: int, duration: float = 0) -> None:
+        """Forgets a group that is done: after each test xdist counts what is left of all that a process was given."""
+        super().mark_test_complete(node, item_index, duration)
+        given = self.assigned_work[node]
+        scope = self._split_scope(self.registered_collections[node][item_index])
+        if all(given[scope].values()):
+            del given[scope]
+
 
 def computes(process: str, count: int) -> bool:
     """Whether a process of a session (`gw0` is its first) is for tests that compute, of so many processes."""

@@ -19,10 +19,11 @@ from pathlib import Path
 import pytest
 
 from tests.cli.conftest import FakeSlurm
-from tests.tiers import longer
+from tests.tiers import longer, variants
 
 HPC_ELASTIC = f"{shlex.quote(sys.executable)} -m hpc_elastic"
 SUBMIT = f"{HPC_ELASTIC} submit job.yaml --site generic-slurm"
+FULL, CLOSED = ">/dev/full", ">&-"
 
 
 def shell(line: str) -> subprocess.CompletedProcess[str]:
@@ -31,9 +32,23 @@ def shell(line: str) -> subprocess.CompletedProcess[str]:
 
 @pytest.mark.long
 @pytest.mark.parametrize(
-    "options", ["", *longer(" --json", " --wait", " --array env.SEED=0..1", " --array env.SEED=0..1 --json")]
+    ("options", "target"),
+    [
+        ("", FULL),
+        (" --json", CLOSED),
+        (" --wait", CLOSED),
+        (" --array env.SEED=0..1", CLOSED),
+        (" --array env.SEED=0..1 --json", FULL),
+        *variants(
+            ("", CLOSED),
+            (" --json", FULL),
+            (" --wait", FULL),
+            (" --array env.SEED=0..1", FULL),
+            (" --array env.SEED=0..1 --json", CLOSED),
+            of="test_submission_that_cannot_be_written_out_says_the_job_id_elsewhere",
+        ),
+    ],
 )
-@pytest.mark.parametrize("target", [">/dev/full", *longer(">&-")])
 def test_submission_that_cannot_be_written_out_says_the_job_id_elsewhere(
     workplace: Path, fake_slurm: FakeSlurm, options: str, target: str
 ) -> None:
@@ -63,16 +78,33 @@ def test_submission_whose_reader_is_gone_says_the_job_id_elsewhere(fake_slurm: F
 
 @pytest.mark.long
 @pytest.mark.parametrize(
-    "verb", ["list", *longer("list --json", "status .", "schema", "--help", "check job.yaml --site local")]
+    ("verb", "target"),
+    [
+        ("list", FULL),
+        ("list --json", CLOSED),
+        ("status .", FULL),
+        ("schema", CLOSED),
+        ("--help", FULL),
+        ("check job.yaml --site local", CLOSED),
+        *variants(
+            ("list", CLOSED),
+            ("list --json", FULL),
+            ("status .", CLOSED),
+            ("schema", FULL),
+            ("--help", CLOSED),
+            ("check job.yaml --site local", FULL),
+            of="test_output_that_cannot_be_written_is_one_plain_error",
+        ),
+    ],
 )
-@pytest.mark.parametrize(("target", "word"), [(">/dev/full", "No space left"), (">&-", "Bad file descriptor")])
 def test_output_that_cannot_be_written_is_one_plain_error(
-    workplace: Path, fake_slurm: FakeSlurm, verb: str, target: str, word: str
+    workplace: Path, fake_slurm: FakeSlurm, verb: str, target: str
 ) -> None:
     assert shell(f"{SUBMIT} --run-dir run").returncode == 0
     where = "cd run && " if verb == "status ." else ""
     done = shell(f"{where}{HPC_ELASTIC} {verb} {target}")
     assert (done.returncode, done.stdout) == (74, "")
+    word = {FULL: "No space left", CLOSED: "Bad file descriptor"}[target]
     assert re.fullmatch(rf"(no site named.*\n)?hpc-elastic: error: cannot write the output: {word}.*\n", done.stderr)
 
 
@@ -115,8 +147,20 @@ def test_other_verbs_do_without_a_folder(workplace: Path, fake_slurm: FakeSlurm)
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("options", ["", *longer(" --json", " --array env.SEED=0..1")])
-@pytest.mark.parametrize("target", ["2>/dev/full", *longer("2>&-", "2> >(true)")])
+@pytest.mark.parametrize(
+    ("options", "target"),
+    [
+        ("", "2>/dev/full"),
+        (" --json", "2>&-"),
+        (" --array env.SEED=0..1", "2> >(true)"),
+        *variants(
+            *((options, "2>/dev/full") for options in (" --json", " --array env.SEED=0..1")),
+            *((options, "2>&-") for options in ("", " --array env.SEED=0..1")),
+            *((options, "2> >(true)") for options in ("", " --json")),
+            of="test_job_is_recorded_although_no_warning_can_be_said",
+        ),
+    ],
+)
 def test_job_is_recorded_although_no_warning_can_be_said(
     workplace: Path, fake_slurm: FakeSlurm, options: str, target: str
 ) -> None:

@@ -392,7 +392,6 @@ for _name, _rank in (("KILL", 2), ("SEGV", 1)):
         f"SIG{_name}|segmentation",
         script="trains",
         act=("kill", str(_rank), _name),
-        is_quick=_name == "KILL",
     )
 _fault(
     "collective_raises", "an exception while the others are in a collective", "exception", 3, "ValueError: bad batch 17"

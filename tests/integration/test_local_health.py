@@ -14,6 +14,7 @@ import pytest
 
 from tests.integration import hung_disk
 from tests.integration.conftest import Door, Run
+from tests.tiers import variants
 
 MAY_MOUNT = os.geteuid() == 0 and subprocess.run(["unshare", "-m", "true"], check=False).returncode == 0
 
@@ -103,7 +104,13 @@ def assert_left_out(door: Door, run: Run, node: str, *words: str, world: tuple[s
     run.assert_records_valid()
 
 
-@pytest.mark.parametrize("node", [0, 2], ids=["head", "member"])
+@pytest.mark.parametrize(
+    "node",
+    [
+        pytest.param(2, id="member"),
+        *variants(0, of="test_a_node_with_a_full_scratch_is_named_and_left_out", ids=["head"]),
+    ],
+)
 def test_a_node_with_a_full_scratch_is_named_and_left_out(door: Door, node: int) -> None:
     surroundings = in_namespace(door, FULL, door.folder / "scratch")
     run = start(door, surroundings, on=str(node))
@@ -120,7 +127,13 @@ def test_a_node_whose_run_directory_is_read_only_is_named_and_left_out(door: Doo
 
 
 @pytest.mark.skipif(not Path("/dev/fuse").exists(), reason="needs FUSE")
-@pytest.mark.parametrize("node", [0, 2], ids=["head", "member"])
+@pytest.mark.parametrize(
+    "node",
+    [
+        pytest.param(0, id="head"),
+        *variants(2, of="test_a_node_with_a_hung_disk_is_named_and_left_out_and_its_agent_ends", ids=["member"]),
+    ],
+)
 def test_a_node_with_a_hung_disk_is_named_and_left_out_and_its_agent_ends(door: Door, node: int) -> None:
     directory = door.folder / "scratch"
     directory.mkdir()

@@ -28,6 +28,7 @@ from tests.integration.slurm_jobs import (
     write_job,
 )
 from tests.slurm_sandbox.cluster import Cluster, wait_until
+from tests.tiers import variants
 
 pytestmark = pytest.mark.slurm
 
@@ -64,7 +65,13 @@ def test_a_cut_cable_ends_the_run_on_both_sides(slurm_door: Door, slurm: Cluster
 
 
 @pytest.mark.mirrored
-@pytest.mark.parametrize("node", ["node1", "node3"], ids=["head", "member"])
+@pytest.mark.parametrize(
+    "node",
+    [
+        pytest.param("node1", id="head"),
+        *variants("node3", of="test_a_killed_agent_ends_the_run_at_once_and_leaves_no_worker", ids=["member"]),
+    ],
+)
 def test_a_killed_agent_ends_the_run_at_once_and_leaves_no_worker(slurm_door: Door, slurm: Cluster, node: str) -> None:
     run = start(slurm_door, STUBBORN)
     os.kill(agent_pid(run, node), signal.SIGKILL)

@@ -25,14 +25,9 @@ from tests.tiers import variants
 pytestmark = pytest.mark.slurm
 
 
+@pytest.mark.variant(of="test_a_training_whose_ranks_are_killed_ends_with_the_weights_of_an_undisturbed_one")
 @pytest.mark.mirrored
-@pytest.mark.parametrize(
-    "options",
-    [
-        pytest.param((), id="sharded"),
-        *variants((("--replicated",),), of="test_a_killed_rank_costs_no_step_that_all_had_saved", ids=["replicated"]),
-    ],
-)
+@pytest.mark.parametrize("options", [(), ("--replicated",)], ids=["sharded", "replicated"])
 def test_a_killed_rank_costs_no_step_that_all_had_saved(
     slurm_door: Door, slurm: Cluster, options: tuple[str, ...]
 ) -> None:

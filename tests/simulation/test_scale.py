@@ -13,7 +13,7 @@ from hpc_elastic.membership.discovery import Dial
 from tests.simulation.file_system import DiskThread
 from tests.simulation.scenario import Fault, Role, Scenario
 from tests.simulation.world import SimulatedRun
-from tests.tiers import longer, variants
+from tests.tiers import variants
 
 AT = 20.0
 LONG = pytest.mark.long
@@ -50,8 +50,8 @@ def play_with_all_who_live(run: SimulatedRun, lost: int) -> float:
     ("nodes", "least", "lost", "lease_s"),
     [
         (32, 4, 10, 3.0),
-        *longer((64, 8, 28, 10.0)),
         *variants(
+            (64, 8, 28, 10.0),
             (64, 8, 1, 10.0),
             (64, 8, 56, 10.0),
             (64, 8, 28, 30.0),
@@ -79,9 +79,10 @@ def test_racks_that_are_lost_one_after_the_other_cost_their_own_nodes_and_no_oth
 @pytest.mark.parametrize(
     "stall",
     [
-        0.2,
         0.75,
-        *variants(0.5, 0.7, 0.8, 0.9, 1.0, of="test_a_head_of_many_that_stands_still_within_its_lease_loses_nobody"),
+        *variants(
+            0.2, 0.5, 0.7, 0.8, 0.9, 1.0, of="test_a_head_of_many_that_stands_still_within_its_lease_loses_nobody"
+        ),
     ],
 )
 def test_a_head_of_many_that_stands_still_within_its_lease_loses_nobody(stall: float) -> None:
@@ -108,7 +109,7 @@ def test_a_head_of_many_that_stands_still_beyond_its_lease_is_the_only_one_that_
 
 
 @LONG
-@pytest.mark.parametrize("lost", [1, 28])
+@pytest.mark.parametrize("lost", [28, *variants(1, of="test_who_has_lost_its_head_asks_few_others")])
 def test_who_has_lost_its_head_asks_few_others(lost: int) -> None:
     """An agent that has found the one who gathers says so to those who ask it."""
     dials: Counter[str] = Counter()
@@ -127,7 +128,13 @@ def test_who_has_lost_its_head_asks_few_others(lost: int) -> None:
 
 
 @LONG
-@pytest.mark.parametrize("lost", [1, 32])
+@pytest.mark.parametrize(
+    "lost",
+    [
+        32,
+        *variants(1, of="test_many_who_have_lost_their_head_read_the_claims_once_and_ask_few_until_the_next_attempt"),
+    ],
+)
 def test_many_who_have_lost_their_head_read_the_claims_once_and_ask_few_until_the_next_attempt(lost: int) -> None:
     """Each costs the file server the same, and all others the same, however many agents look for a head."""
     dials: Counter[str] = Counter()

@@ -16,11 +16,11 @@ from hpc_elastic.last_word import Word
 from hpc_elastic.rundir.layout import RunLayout
 from hpc_elastic.rundir.records import FailureRecord
 from tests.agent.workers import fuzz
-from tests.tiers import longer
+from tests.tiers import variants
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("count", [200, *longer(3000)])
+@pytest.mark.parametrize("count", [200, *variants(3000, of="test_every_error_file_gives_a_failure_that_can_be_told")])
 def test_every_error_file_gives_a_failure_that_can_be_told(tmp_path: Path, count: int) -> None:
     for seed in range(count):
         fuzz.play(seed, str(tmp_path))
