@@ -31,13 +31,14 @@ fi
 [ "${SLURM_TASK_PID-}" != "$$" ] || unset SLURM_JWT SLURM_SACK_KEY SLURM_SACK_JWKS SLURM_SACK_SOCKET
 
 # Slurm tells this shell, and nobody else, that the end is near: before the time limit, and on some sites before a
-# preemption. The agents find out which of the two it is, and when it comes.
+# preemption. The agents find out which of the two it is, and when it comes. A trap only notes what is to be done: one
+# that runs as bash 5.2 parses a `$(...)` may end with a syntax error, and its signal would be lost.
+hpc_elastic_due=''
 hpc_elastic_notice() {
-    hpc_elastic_signalled=yes
     printf '{"format_version": 1, "kind": "notice", "by": "slurm", "time": "%s", "id": "slurm-%s-%s"}\n' \
         "$(date -u +%Y-%m-%dT%H:%M:%S.%6NZ)" "$SLURM_JOB_ID" "$(date +%s%N)" >>/home/ada/hpc-elastic-runs/digits-20260102-030405-0f0f/requests.jsonl
 }
-trap hpc_elastic_notice USR2
+trap 'hpc_elastic_signalled=yes hpc_elastic_due="$hpc_elastic_due hpc_elastic_notice"' USR2
 
 # Setup: the user's own lines, in this shell. The first one that fails or leaves the script ends the job with 3.
 hpc_elastic_setup_line=
@@ -84,8 +85,8 @@ hpc_elastic_starts=$(find /home/ada/hpc-elastic-runs/digits-20260102-030405-0f0f
 # Slurm's TERM (scancel, preemption, time limit) reaches the agents without us. Where this is not Slurm's batch script
 # (hpc-elastic run) we ask them, as `hpc-elastic cancel` does; if they were asked before, srun kills them at a TERM.
 hpc_elastic_batch_script=${SLURM_TASK_PID-}
-hpc_elastic_stop() {
-    [ "$hpc_elastic_batch_script" != "$$" ] || return
+hpc_elastic_stop() { [ "$hpc_elastic_batch_script" = "$$" ] || hpc_elastic_due="$hpc_elastic_due hpc_elastic_ask_to_stop"; }
+hpc_elastic_ask_to_stop() {
     if grep -qs '"kind": "stop"' /home/ada/hpc-elastic-runs/digits-20260102-030405-0f0f/requests.jsonl; then
         hpc_elastic_find_srun "$hpc_elastic_step"
         kill -TERM "$hpc_elastic_srun"
@@ -208,19 +209,24 @@ hpc_elastic_dismiss_srun() {
     done
 }
 hpc_elastic_suspended() {
-    hpc_elastic_signalled=yes
     [ "$hpc_elastic_wait_on" = : ] || return # srun was ended before
     hpc_elastic_dismiss_srun 2>/dev/null
     [ "$hpc_elastic_wait_on" = : ] ||
         echo "hpc_elastic: Slurm suspends the job; srun is ended, for it might end the agents after the resume"
 }
-[ "$hpc_elastic_batch_script" != "$$" ] || trap hpc_elastic_suspended TSTP
+[ "$hpc_elastic_batch_script" != "$$" ] ||
+    trap 'hpc_elastic_signalled=yes hpc_elastic_due="$hpc_elastic_due hpc_elastic_suspended"' TSTP
 
 # Of signals that arrive together bash's `wait` takes one and forgets the others (5.1, 5.2): its handler of that one
 # leaves by a jump, out of the handlers that it has interrupted. So we wait for a short-lived program again and again,
 # which ignores what Slurm sends to every process of this shell: at a TSTP it would stop, and the trap would come too late.
 hpc_elastic_is_cut_short=''
-hpc_elastic_pause() { (trap '' TERM TSTP HUP USR1 USR2; exec sleep 0.5 2>/dev/null) || sleep 1; }
+hpc_elastic_pause() {
+    local hpc_elastic_now hpc_elastic_command
+    (trap '' TERM TSTP HUP USR1 USR2; exec sleep 0.5 2>/dev/null) || sleep 1
+    hpc_elastic_now=$hpc_elastic_due hpc_elastic_due='' # one command, so that no trap comes between
+    for hpc_elastic_command in $hpc_elastic_now; do "$hpc_elastic_command"; done
+}
 hpc_elastic_wait_for() {
     while [ -z "$hpc_elastic_is_cut_short" ]; do
         kill -0 "$1" 2>/dev/null || break
