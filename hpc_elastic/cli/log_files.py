@@ -79,6 +79,10 @@ def _script_file(layout: RunLayout, *, is_asked_for: bool) -> str:
     submission = newest or read_record(layout.submission, SUBMISSION) or {}
     path = layout.script_output(str(submission.get("job_id", "")))
     if not os.path.exists(path):
+        if os.path.exists(layout.result):  # whoever reads "yet" would wait for output that will never come
+            raise UsageError(
+                "nothing was written: the run ended before it started", tip="`hpc-elastic status` says why"
+            )
         raise UsageError("nothing was written yet: the run has not started", tip="`hpc-elastic status` says why")
     if not is_asked_for:
         print("no attempt was opened; this is the script's output", file=sys.stderr)

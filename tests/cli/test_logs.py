@@ -146,6 +146,12 @@ def test_run_that_has_not_started_has_no_logs(tmp_path: Path, capsys: Capture) -
     assert "the run has not started" in capsys.readouterr().err
 
 
+def test_run_that_ended_before_it_started_is_not_said_to_start_yet(tmp_path: Path, capsys: Capture) -> None:
+    run = RunBuilder(tmp_path / "early").submit().end()
+    assert logs(run) == 2
+    assert "nothing was written: the run ended before it started" in capsys.readouterr().err
+
+
 @pytest.mark.long
 def test_follow_goes_on_to_the_next_attempt_until_the_run_is_over(run: RunBuilder, fake_slurm: FakeSlurm) -> None:
     fake_slurm.say("RUNNING")
