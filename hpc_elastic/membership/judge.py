@@ -147,6 +147,7 @@ class Judge:
         self._decide = decide
         self._members = members
         self.history = history
+        self._claimed = history  # as it was when the latest attempt was claimed
         self.aside = Aside(settings, history.set_aside)
         self.verdict = Verdict()
         self.progress = history.progress
@@ -325,7 +326,15 @@ class Judge:
             stop=seen.stop,
             may_savers_finish=seen.is_agent_dead and self._members.are_others_too_few(),
         )
-        return self._decide(self.history, observation, now)
+        # What has failed since the latest claim is no failure before this one that could have come again.
+        before = replace(
+            self.history,
+            failure_signature=self._claimed.failure_signature,
+            same_failures=self._claimed.same_failures,
+            progress=self._claimed.progress,
+            step=self._claimed.step,
+        )
+        return self._decide(before, observation, now)
 
     def blames(self) -> list[Action]:
         """Set the node aside on which the cause was, if the failure would most likely come again there."""
@@ -347,12 +356,13 @@ class Judge:
     def restarts(self, decision: RestartWorkers) -> None:
         """Charge a restart to the budget, once the workers are stopped for it."""
         history = self.history
-        self.history = replace(
-            decision.history,
-            attempts=history.attempts,
-            set_aside=history.set_aside,
-            lost_nodes=history.lost_nodes,
-        )
+        if decision.history.spend.restarts > history.spend.restarts:  # else the last failure stays what it was
+            self.history = replace(
+                decision.history,
+                attempts=history.attempts,
+                set_aside=history.set_aside,
+                lost_nodes=history.lost_nodes,
+            )
         if _is_failure(history, decision.history, self.root_cause) and self._has_failed_again(decision.history):
             self._distrusted += self._loaded_with(self._failed_role)
         self.because = decision.reason
@@ -450,7 +460,7 @@ class Judge:
 
     def attempt_claimed(self, attempt: int) -> None:
         """Count an attempt that this head has claimed."""
-        self.history = replace(self.history, attempts=attempt, states=self._claimed_states)
+        self.history = self._claimed = replace(self.history, attempts=attempt, states=self._claimed_states)
         if (world := self._members.world) is not None:
             self._began_after.update(dict.fromkeys(starting_roles(world), self.history.failure_signature))
         # With another state, or none, a role does steps of which the run directory knows nothing.

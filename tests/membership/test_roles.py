@@ -293,6 +293,36 @@ def test_two_roles_that_fail_alike_before_the_next_attempt_both_begin_with_their
     assert begun == {(TRAINER,): (1, 7), (READER,): (1, 7)}
 
 
+def test_roles_that_fail_alike_before_the_next_attempt_have_not_failed_again_and_again() -> None:
+    """Each costs a restart; but no attempt has come between them, in which there could have been progress."""
+    limit = a_restart_plan(9, first_s=5, no_progress_limit=2)
+    script = two_roles(trainer="restart_role", restart=limit)
+    for same, progress in ((1, "further"), (1, "further still"), (2, "further still")):
+        script.head.progress_seen(progress)
+        for node in (0, 2):
+            script.fail(node)
+            script.stopped(node)
+            actions = script.stopped(node + 1)
+        if same == 2:
+            assert the_cause(actions + script.stopped(2) + script.stopped(3)) == ("no_progress", ExitCode.NO_PROGRESS)
+            return
+        claim = the_claim(script.pass_time(100)).claim
+        assert (claim.same_failures, claim.failure_signature is not None) == (same, True)
+        script.claimed()
+
+
+def test_a_node_that_is_lost_after_a_failure_leaves_that_failure_on_record() -> None:
+    script = HeadScript(3, min_nodes=2, restart=a_restart_plan(first_s=5))
+    script.run()
+    script.fail(0)
+    for node in range(3):
+        script.stopped(node)
+    script.lose(2)
+    claim = the_claim(script.pass_time(700)).claim
+    assert (claim.spend.restarts, claim.same_failures) == (1, 1)
+    assert claim.failure_signature == "exception/1/ValueError: no"
+
+
 def test_a_role_that_fails_as_another_one_while_that_ones_restart_is_claimed_begins_with_its_state_in_memory() -> None:
     script = two_roles(trainer="restart_role")
     script.fail(2)
