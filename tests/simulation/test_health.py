@@ -57,10 +57,18 @@ def unhealthy(node: int, at: float = 0.0, lasts_s: float = FOR_EVER_S) -> Fault:
     return Fault(what=HEALTH, node=node, at=at, lasts_s=lasts_s)
 
 
-def the_run(members: int, spares: int, *faults: Fault, least: int = 1, rejoin: str = "at_restart") -> SimulatedRun:
+def the_run(
+    members: int,
+    spares: int,
+    *faults: Fault,
+    least: int = 1,
+    rejoin: str = "at_restart",
+    disk_s: tuple[float, ...] = (0.01,),
+) -> SimulatedRun:
     """A run of 100 s of work, which has been played."""
     role = Role(name="trainer", restart="restart_all", nodes_min=least, nodes_max=members, workers=(1,), work_s=100.0)
-    run = SimulatedRun(Scenario(seed=1, roles=(role,), nodes=members + spares, rejoin=rejoin, faults=faults))
+    nodes = members + spares
+    run = SimulatedRun(Scenario(seed=1, roles=(role,), nodes=nodes, rejoin=rejoin, disk_s=disk_s, faults=faults))
     run.play()
     return run
 
@@ -97,6 +105,13 @@ def test_a_node_at_which_a_worker_met_a_bus_error_is_examined_before_the_next_at
     run = the_run(3, 0, unhealthy(1, at=20.0), Fault(what="bus_worker", node=1, at=25.0))
     assert [claim.members for claim in run.disk.claims.values()] == [("node0", "node1", "node2"), ("node0", "node2")]
     assert run.disk.asked_at[2] <= 25.0 + 10.0
+
+
+def test_a_node_is_examined_also_where_its_stop_is_over_before_its_failure_is_written() -> None:
+    """The failure of another node is written first, on disks that take half a second."""
+    buses = Fault(what="bus_worker", node=2, at=25.0), Fault(what="bus_worker", node=1, at=25.2)
+    run = the_run(3, 0, unhealthy(1, at=20.0), *buses, disk_s=(0.5,))
+    assert [claim.members for claim in run.disk.claims.values()] == [("node0", "node1", "node2"), ("node0", "node2")]
 
 
 def test_a_node_at_which_a_worker_failed_by_itself_is_not_examined() -> None:

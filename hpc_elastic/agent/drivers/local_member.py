@@ -137,6 +137,8 @@ class LocalMember:
         self._fenced_by = NEVER  # when the fence under way began; NEVER if none is
         self._examine: Examine | None = None
         self._is_suspect = False  # a failure of this attempt may be the node's own
+        self._records = 0  # of failures, that are being written or about to be
+        self._are_recorded = asyncio.Event()
         self._is_fenced = asyncio.Event()  # nothing may hold up the stop that is under way
         self.stacks_asked: Callable[[str], None] = lambda _: None  # takes the stacks for the request with this id
         self.save_asked: Callable[[PinState | SaveState | UnpinState], None] = lambda _: None  # pins and writes states
@@ -285,6 +287,7 @@ class LocalMember:
         elif isinstance(action, NameNotice):
             self._group.name_notice(action.attempt, action.first)
         elif isinstance(action, RecordFailure):
+            self._records += 1
             self._tasks.run(self._record_failure(action))
         elif isinstance(action, WriteNodeResult):
             self._tasks.run(self._write_node_result(action))
@@ -343,6 +346,7 @@ class LocalMember:
             )
             if action.manner is StopManner.RESTART:
                 await self._find_failed_inside()
+                await self._await_records_unless_fenced()  # which say whether the node may be at fault
             if self._is_suspect and action.manner is StopManner.RESTART:
                 await self._examine_unless_fenced()
             held = await self._group.held_states(is_quick=is_terminated)  # there may be no time to read them twice
@@ -391,6 +395,16 @@ class LocalMember:
         fenced.cancel()
         self._tasks.run(_finish(examining))
 
+    async def _await_records_unless_fenced(self) -> None:
+        if not self._records:
+            return
+        self._are_recorded.clear()
+        recorded = asyncio.ensure_future(self._are_recorded.wait())
+        fenced = asyncio.ensure_future(self._is_fenced.wait())
+        await asyncio.wait([recorded, fenced], return_when=asyncio.FIRST_COMPLETED)
+        recorded.cancel()
+        fenced.cancel()
+
     async def _examine_again_and_again(self) -> None:
         while True:
             await asyncio.sleep(EXAMINES_AGAIN_S)
@@ -400,7 +414,12 @@ class LocalMember:
     async def _record_failure(self, action: RecordFailure) -> None:
         order, pid = self._group.order_of(action.local_rank)
         ended_at, stopped = action.ended_at, action.is_after_stop
-        await self._record(order, pid=pid, exitcode=action.exitcode, ended_at=ended_at, is_after_stop=stopped)
+        try:
+            await self._record(order, pid=pid, exitcode=action.exitcode, ended_at=ended_at, is_after_stop=stopped)
+        finally:
+            self._records -= 1
+            if not self._records:
+                self._are_recorded.set()
 
     async def _record(
         self,
