@@ -57,7 +57,7 @@ def test_lint_finds_nothing_wrong_with_an_override_of_a_block(text: str, workpla
     assert main(["templates", "lint", write_template(workplace, text)]) == 0, capsys.readouterr().err
 
 
-LOSES_THE_STATUS = LAUNCH.replace('hpc_elastic_launched+=("$hpc_elastic_srun")', ":")
+LOSES_THE_STATUS = LAUNCH.replace('hpc_elastic_launched+=("$hpc_elastic_step")', ":")
 WRONG = {
     "exit": (block("before", "exit 0"), ["ends with 0 where the agents end with 42", "started no agent by srun"]),
     "status lost": (LOSES_THE_STATUS, ["ends with 0 where the agents end with 42"]),

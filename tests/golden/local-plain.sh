@@ -5,6 +5,15 @@
 # so that they clash with nothing in the environment or in a setup line.
 # shellcheck disable=SC2317 # some functions are called by traps only
 
+# A trap only notes what is to be done, by the name of a function: one that runs as bash 5.2 parses a `$(...)` may end with
+# a syntax error, and its signal would be lost. It is done while the script waits for what it has launched.
+hpc_elastic_due=''
+hpc_elastic_do_what_is_due() {
+    local hpc_elastic_now hpc_elastic_command
+    hpc_elastic_now=$hpc_elastic_due hpc_elastic_due='' # one command, so that no trap comes between
+    for hpc_elastic_command in $hpc_elastic_now; do "$hpc_elastic_command"; done
+}
+
 echo "hpc_elastic: run directory" /home/ada/hpc-elastic-runs/digits-20260102-030405-0f0f
 if [ -e /home/ada/hpc-elastic-runs/digits-20260102-030405-0f0f/result.json ]; then
     # Slurm starts a job again whose first node is lost while it ends, for it never hears of the end.
@@ -15,6 +24,10 @@ if [ -e /home/ada/hpc-elastic-runs/digits-20260102-030405-0f0f/result.json ]; th
     echo "hpc_elastic: this run is over, its result.json is there; for a new run submit the job file again" >&2
     exit 5
 fi
+
+# What the lines of others set in this shell, they set for themselves: with job control (-m) `wait` would end for an srun
+# that is stopped, with an IFS of its own `read` would find no job id, without wildcards (-f) /proc shows no children.
+hpc_elastic_reset_shell='trap - ERR DEBUG RETURN; set +efukm +o posix; shopt -u failglob nullglob; unset -v IFS'
 
 # Setup: the user's own lines, in this shell. The first one that fails or leaves the script ends the job with 3.
 hpc_elastic_setup_line=
@@ -32,9 +45,6 @@ export A=1
 hpc_elastic_status=$?; [ "$hpc_elastic_status" -eq 0 ] || hpc_elastic_setup_ends failed "$hpc_elastic_status"
 
 hpc_elastic_setup_line=
-# What a setup line set, it set for setup: with job control (-m) `wait` would end for an srun that is stopped, with an IFS
-# of its own `read` would find no job id, and without wildcards (-f) /proc would show no children.
-hpc_elastic_reset_shell='trap - ERR DEBUG RETURN; set +efukm +o posix; shopt -u failglob nullglob; unset -v IFS'
 eval "$hpc_elastic_reset_shell" # not in a function, whose end brings the trap on DEBUG back
 
 hpc_elastic_wanted=python3
@@ -94,7 +104,7 @@ for hpc_elastic_process in "${hpc_elastic_launched[@]}"; do
         "$hpc_elastic_wait" "$hpc_elastic_process"
         hpc_elastic_one=$?
         [ -n "$hpc_elastic_signalled" ]
-    do :; done
+    do hpc_elastic_do_what_is_due; done
     [ "$hpc_elastic_one" -le "$hpc_elastic_status" ] || hpc_elastic_status=$hpc_elastic_one
 done
 # KILL, for a shell that has just been forked would answer a TERM with the traps of this one.

@@ -14,6 +14,15 @@
 # so that they clash with nothing in the environment or in a setup line.
 # shellcheck disable=SC2317 # some functions are called by traps only
 
+# A trap only notes what is to be done, by the name of a function: one that runs as bash 5.2 parses a `$(...)` may end with
+# a syntax error, and its signal would be lost. It is done while the script waits for what it has launched.
+hpc_elastic_due=''
+hpc_elastic_do_what_is_due() {
+    local hpc_elastic_now hpc_elastic_command
+    hpc_elastic_now=$hpc_elastic_due hpc_elastic_due='' # one command, so that no trap comes between
+    for hpc_elastic_command in $hpc_elastic_now; do "$hpc_elastic_command"; done
+}
+
 echo "hpc_elastic: run directory" /home/ada/hpc-elastic-runs/digits-20260102-030405-0f0f
 if [ -e /home/ada/hpc-elastic-runs/digits-20260102-030405-0f0f/result.json ]; then
     # Slurm starts a job again whose first node is lost while it ends, for it never hears of the end.
@@ -32,14 +41,16 @@ fi
 [ "${SLURM_TASK_PID-}" != "$$" ] || unset SLURM_JWT SLURM_SACK_KEY SLURM_SACK_JWKS SLURM_SACK_SOCKET
 
 # Slurm tells this shell, and nobody else, that the end is near: before the time limit, and on some sites before a
-# preemption. The agents find out which of the two it is, and when it comes. A trap only notes what is to be done: one
-# that runs as bash 5.2 parses a `$(...)` may end with a syntax error, and its signal would be lost.
-hpc_elastic_due=''
+# preemption. The agents find out which of the two it is, and when it comes.
 hpc_elastic_notice() {
     printf '{"format_version": 1, "kind": "notice", "by": "slurm", "time": "%s", "id": "slurm-%s-%s"}\n' \
         "$(date -u +%Y-%m-%dT%H:%M:%S.%6NZ)" "$SLURM_JOB_ID" "$(date +%s%N)" >>/home/ada/hpc-elastic-runs/digits-20260102-030405-0f0f/requests.jsonl
 }
 trap 'hpc_elastic_signalled=yes hpc_elastic_due="$hpc_elastic_due hpc_elastic_notice"' USR2
+
+# What the lines of others set in this shell, they set for themselves: with job control (-m) `wait` would end for an srun
+# that is stopped, with an IFS of its own `read` would find no job id, without wildcards (-f) /proc shows no children.
+hpc_elastic_reset_shell='trap - ERR DEBUG RETURN; set +efukm +o posix; shopt -u failglob nullglob; unset -v IFS'
 
 # Setup: the user's own lines, in this shell. The first one that fails or leaves the script ends the job with 3.
 hpc_elastic_setup_line=
@@ -53,9 +64,6 @@ trap 'hpc_elastic_setup_ends "ended the script" "$?"' EXIT
 cd -- /home/ada/digits || { echo "hpc_elastic: $HOSTNAME has no such workdir:" /home/ada/digits >&2; exit 3; }
 
 hpc_elastic_setup_line=
-# What a setup line set, it set for setup: with job control (-m) `wait` would end for an srun that is stopped, with an IFS
-# of its own `read` would find no job id, and without wildcards (-f) /proc would show no children.
-hpc_elastic_reset_shell='trap - ERR DEBUG RETURN; set +efukm +o posix; shopt -u failglob nullglob; unset -v IFS'
 eval "$hpc_elastic_reset_shell" # not in a function, whose end brings the trap on DEBUG back
 
 hpc_elastic_wanted=python3
@@ -217,10 +225,8 @@ hpc_elastic_suspended() {
 # which ignores what Slurm sends to every process of this shell: at a TSTP it would stop, and the trap would come too late.
 hpc_elastic_is_cut_short=''
 hpc_elastic_pause() {
-    local hpc_elastic_now hpc_elastic_command
     (trap '' TERM TSTP HUP USR1 USR2; exec sleep 0.5 2>/dev/null) || sleep 1
-    hpc_elastic_now=$hpc_elastic_due hpc_elastic_due='' # one command, so that no trap comes between
-    for hpc_elastic_command in $hpc_elastic_now; do "$hpc_elastic_command"; done
+    hpc_elastic_do_what_is_due
 }
 hpc_elastic_wait_for() {
     while [ -z "$hpc_elastic_is_cut_short" ]; do
@@ -308,7 +314,7 @@ for hpc_elastic_process in "${hpc_elastic_launched[@]}"; do
         "$hpc_elastic_wait" "$hpc_elastic_process"
         hpc_elastic_one=$?
         [ -n "$hpc_elastic_signalled" ]
-    do :; done
+    do hpc_elastic_do_what_is_due; done
     [ "$hpc_elastic_one" -le "$hpc_elastic_status" ] || hpc_elastic_status=$hpc_elastic_one
 done
 # KILL, for a shell that has just been forked would answer a TERM with the traps of this one.

@@ -47,7 +47,7 @@ def test_a_template_that_starts_two_tasks_a_node_is_refused_by_each_agent(slurm_
 def test_a_template_without_srun_is_refused_by_the_agent(slurm_door: Door, slurm: Cluster) -> None:
     more = write_template(slurm_door, 'srun --nodes="$hpc_elastic_nodes"', 'true || : --nodes="$hpc_elastic_nodes"')
     text = (slurm_door.folder / "mine.sh.j2").read_text()
-    start, end = text.index("true || :"), text.index("hpc_elastic_srun=$!")
+    start, end = text.index("true || :"), text.index("hpc_elastic_step=$!")
     slurm_door.write("mine.sh.j2", f'{text[:start]}"$hpc_elastic_python" {{{{ agent }}}} &\n{text[end:]}')
     run = submit(slurm_door, 3, nodes="1", workers="1", more=more)
     assert "the agent was not started by srun" in script_output(run)

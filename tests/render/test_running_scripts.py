@@ -592,6 +592,30 @@ def test_what_a_sites_own_block_does_to_the_shell_changes_nothing_behind_it(
     assert (scene.stubs / "concluded").read_text() == "42"
 
 
+OWN_LAUNCH = """{% extends "slurm/job.sh.j2" %}
+{% block launch %}
+hpc_elastic_stop() { :; }
+srun --nodes=2 "$hpc_elastic_python" {{ agent }} &
+hpc_elastic_launched+=("$!")
+{% endblock %}
+"""
+
+
+def test_a_notice_reaches_the_agents_of_a_site_that_launches_them_in_its_own_way(tmp_path: Path) -> None:
+    template = tmp_path / "own.sh.j2"
+    template.write_text(OWN_LAUNCH)
+    scene = make_scene(tmp_path, template=str(template))
+    os.mkfifo(scene.stubs / "gate")
+    process = scene.start(STUB_STATUS="42")
+    scene.wait_for("srun.runs")
+    process.send_signal(signal.SIGUSR2)
+    requests = scene.run_dir / "requests.jsonl"
+    wait_until(lambda: requests.exists() and '"notice"' in requests.read_text(), "there is a notice")
+    (scene.stubs / "gate").write_text("go\n")
+    process.communicate(timeout=60)
+    assert process.returncode == 42
+
+
 @pytest.mark.long
 def test_nothing_of_a_script_that_is_killed_while_srun_is_stopped_stays(tmp_path: Path) -> None:
     scene = make_scene_where_srun_stays(tmp_path)
