@@ -2,7 +2,7 @@
 #
 # 3 runs in one array, made 2026-01-02T03:04:05.000000Z by hpc_elastic 0.1.0 for the site local.
 # The job.sh of each task, in its own run directory, can also be run by itself.
-# shellcheck disable=SC2317 # a function is called by a trap only
+# shellcheck disable=SC2006,SC2317 # a function is called by a trap only, and bash 5.2 parses $(...) when one may come
 
 cd -- /home/ada/hpc-elastic-runs/digits-20260102-030405-0f0f || exit 5
 
@@ -15,12 +15,12 @@ hpc_elastic_stopped=''
 hpc_elastic_stop() { # a task's script passes on the first TERM, and no other
     hpc_elastic_stopped=yes
     local hpc_elastic_process
-    for hpc_elastic_process in $(jobs -pr); do kill -TERM "$hpc_elastic_process"; done
+    for hpc_elastic_process in `jobs -pr`; do kill -TERM "$hpc_elastic_process"; done
 }
 trap hpc_elastic_stop TERM INT
 
 for ((hpc_elastic_task = 0; hpc_elastic_task < 3; hpc_elastic_task++)); do
-    while (($(jobs -pr | wc -w) >= 1)); do # bash before 4.3 does not know `wait -n`, and says 2
+    while [ "`jobs -pr | wc -w`" -ge 1 ]; do # bash before 4.3 does not know `wait -n`, and says 2
         wait -n 2>/dev/null
         [ "$?" -ne 2 ] || sleep 1
     done
@@ -37,4 +37,4 @@ for ((hpc_elastic_task = 0; hpc_elastic_task < 3; hpc_elastic_task++)); do
 done
 
 # What became of each task is in its run directory.
-while (($(jobs -pr | wc -w) > 0)); do wait; done
+while [ "`jobs -pr | wc -w`" -gt 0 ]; do wait; done

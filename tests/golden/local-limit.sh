@@ -3,10 +3,11 @@
 # Run digits-20260102-030405-0f0f, made 2026-01-02T03:04:05.000000Z by hpc_elastic 0.1.0 for the site local.
 # The script stands on its own: read it, edit it, submit it again. All its names begin with hpc_elastic_,
 # so that they clash with nothing in the environment or in a setup line.
-# shellcheck disable=SC2317 # some functions are called by traps only
+# shellcheck disable=SC2006,SC2317 # backquotes, see below; and some functions are called by traps only
 
-# A trap only notes what is to be done, by the name of a function: one that runs as bash 5.2 parses a `$(...)` may end with
-# a syntax error, and its signal would be lost. It is done while the script waits for what it has launched.
+# A trap only notes what is to be done, by the name of a function; it is done while the script waits for what it has
+# launched. Where a signal may come there is no $(...): bash 5.2 parses one as it comes to it, and a trap that runs then
+# ends in a syntax error, which loses the signal or ends the function. It does not parse what stands in backquotes.
 hpc_elastic_due=''
 hpc_elastic_do_what_is_due() {
     local hpc_elastic_now hpc_elastic_command
@@ -101,7 +102,7 @@ hpc_elastic_setup_line=
 eval "$hpc_elastic_reset_shell" # not in a function, whose end brings the trap on DEBUG back
 
 hpc_elastic_wanted=python3
-hpc_elastic_python=$(type -P -- "$hpc_elastic_wanted")
+hpc_elastic_python=`type -P -- "$hpc_elastic_wanted"`
 [[ $hpc_elastic_python == /* ]] || hpc_elastic_python=$PWD/$hpc_elastic_python
 if ! "$hpc_elastic_python" -c 'import sys; sys.exit(sys.version_info < (3, 10))' 2>/dev/null; then
     echo "hpc_elastic: the job's python is missing on $HOSTNAME, or older than 3.10: $hpc_elastic_wanted" >&2
@@ -120,13 +121,14 @@ hpc_elastic_signal() {
     [ -z "$hpc_elastic_started" ] || hpc_elastic_stop
 }
 trap hpc_elastic_signal TERM INT
-hpc_elastic_starts=$(find /home/ada/hpc-elastic-runs/digits-20260102-030405-0f0f/allocations -mindepth 1 -maxdepth 1 2>/dev/null | wc -l) # earlier ones of this run
+hpc_elastic_count_starts() { find /home/ada/hpc-elastic-runs/digits-20260102-030405-0f0f/allocations -mindepth 1 -maxdepth 1 2>/dev/null | wc -l; }
+hpc_elastic_starts=`hpc_elastic_count_starts` # earlier ones of this run
 
 hpc_elastic_stop() { # passes on the first signal, as TERM, to the agents that live: a dead one's number may be taken
     [ -z "${hpc_elastic_stopped-}" ] || return
     hpc_elastic_stopped=yes
     local hpc_elastic_agent IFS=$' \n'
-    for hpc_elastic_agent in $(jobs -pr); do
+    for hpc_elastic_agent in `jobs -pr`; do
         [[ " ${hpc_elastic_launched[*]} " != *" $hpc_elastic_agent "* ]] || kill -TERM "$hpc_elastic_agent"
     done
 }

@@ -11,10 +11,11 @@
 # Run digits-20260102-030405-0f0f, made 2026-01-02T03:04:05.000000Z by hpc_elastic 0.1.0 for the site generic-slurm.
 # The script stands on its own: read it, edit it, submit it again. All its names begin with hpc_elastic_,
 # so that they clash with nothing in the environment or in a setup line.
-# shellcheck disable=SC2317 # some functions are called by traps only
+# shellcheck disable=SC2006,SC2317 # backquotes, see below; and some functions are called by traps only
 
-# A trap only notes what is to be done, by the name of a function: one that runs as bash 5.2 parses a `$(...)` may end with
-# a syntax error, and its signal would be lost. It is done while the script waits for what it has launched.
+# A trap only notes what is to be done, by the name of a function; it is done while the script waits for what it has
+# launched. Where a signal may come there is no $(...): bash 5.2 parses one as it comes to it, and a trap that runs then
+# ends in a syntax error, which loses the signal or ends the function. It does not parse what stands in backquotes.
 hpc_elastic_due=''
 hpc_elastic_do_what_is_due() {
     local hpc_elastic_now hpc_elastic_command
@@ -43,7 +44,7 @@ fi
 # preemption. The agents find out which of the two it is, and when it comes.
 hpc_elastic_notice() {
     printf '{"format_version": 1, "kind": "notice", "by": "slurm", "time": "%s", "id": "slurm-%s-%s"}\n' \
-        "$(date -u +%Y-%m-%dT%H:%M:%S.%6NZ)" "$SLURM_JOB_ID" "$(date +%s%N)" >>/home/ada/hpc-elastic-runs/digits-20260102-030405-0f0f/requests.jsonl
+        "`date -u +%Y-%m-%dT%H:%M:%S.%6NZ`" "$SLURM_JOB_ID" "`date +%s%N`" >>/home/ada/hpc-elastic-runs/digits-20260102-030405-0f0f/requests.jsonl
 }
 trap 'hpc_elastic_signalled=yes hpc_elastic_due="$hpc_elastic_due hpc_elastic_notice"' USR2
 
@@ -67,7 +68,7 @@ eval "$hpc_elastic_reset_shell" # not in a function, whose end brings the trap o
 
 # This script's own programs do not run by the workers' Python, which is not here.
 for hpc_elastic_wanted in /opt/hpc_elastic/bin/python3 python3; do
-    hpc_elastic_python=$(type -P -- "$hpc_elastic_wanted") &&
+    hpc_elastic_python=`type -P -- "$hpc_elastic_wanted"` &&
         "$hpc_elastic_python" -c 'import sys; sys.exit(sys.version_info < (3, 10))' 2>/dev/null && break
 done
 [[ $hpc_elastic_python == /* ]] || hpc_elastic_python=$PWD/$hpc_elastic_python
@@ -88,7 +89,8 @@ hpc_elastic_signal() {
     [ -z "$hpc_elastic_started" ] || hpc_elastic_stop
 }
 trap hpc_elastic_signal TERM INT
-hpc_elastic_starts=$(find /home/ada/hpc-elastic-runs/digits-20260102-030405-0f0f/allocations -mindepth 1 -maxdepth 1 2>/dev/null | wc -l) # earlier ones of this run
+hpc_elastic_count_starts() { find /home/ada/hpc-elastic-runs/digits-20260102-030405-0f0f/allocations -mindepth 1 -maxdepth 1 2>/dev/null | wc -l; }
+hpc_elastic_starts=`hpc_elastic_count_starts` # earlier ones of this run
 
 # Slurm's TERM (scancel, preemption, time limit) reaches the agents without us. Where this is not Slurm's batch script
 # (hpc-elastic run) we ask them, as `hpc-elastic cancel` does; if they were asked before, srun kills them at a TERM.
@@ -101,7 +103,7 @@ hpc_elastic_ask_to_stop() {
         kill -CONT "$hpc_elastic_srun"
     fi
     printf '{"format_version": 1, "kind": "stop", "by": "%s@%s", "time": "%s", "reason": "the script was stopped"}\n' \
-        "$(id -un)" "$HOSTNAME" "$(date -u +%Y-%m-%dT%H:%M:%S.%6NZ)" >>/home/ada/hpc-elastic-runs/digits-20260102-030405-0f0f/requests.jsonl
+        "`id -un`" "$HOSTNAME" "`date -u +%Y-%m-%dT%H:%M:%S.%6NZ`" >>/home/ada/hpc-elastic-runs/digits-20260102-030405-0f0f/requests.jsonl
 }
 
 hpc_elastic_nodes=$SLURM_JOB_NUM_NODES
@@ -125,7 +127,7 @@ done
 
 # Those of earlier starts of the job; counted now, for the agents may open the next one as soon as srun has started them.
 hpc_elastic_count_attempts() { find /home/ada/hpc-elastic-runs/digits-20260102-030405-0f0f/attempts -mindepth 1 -maxdepth 1 2>/dev/null | wc -l; }
-hpc_elastic_attempts=$(hpc_elastic_count_attempts)
+hpc_elastic_attempts=`hpc_elastic_count_attempts`
 
 # How much time the job has left: the agents may be in an image that has no Slurm commands. A task of an array has the
 # number of the whole array if it is the last one.
@@ -135,10 +137,11 @@ if [ -n "${SLURM_ARRAY_TASK_ID-}" ]; then
         "$SLURM_ARRAY_JOB_ID" | "${HPC_ELASTIC_ARRAY_MARK-}") hpc_elastic_job=${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID ;;
     esac
 fi
-hpc_elastic_left=$(timeout 10 squeue --noheader --jobs="$hpc_elastic_job" --format=%L 2>/dev/null | head -n 1)
+hpc_elastic_left=`timeout 10 squeue --noheader --jobs="$hpc_elastic_job" --format=%L 2>/dev/null | head -n 1`
 
 # What has to be copied to each node is looked at once, and not by all nodes.
-hpc_elastic_key=$("$hpc_elastic_python" /opt/hpc_elastic/lib/python3.11/site-packages/hpc_elastic/launch.py hpc_elastic.agent.stage /home/ada/hpc-elastic-runs/digits-20260102-030405-0f0f </dev/null)
+hpc_elastic_look_at_copy() { "$hpc_elastic_python" /opt/hpc_elastic/lib/python3.11/site-packages/hpc_elastic/launch.py hpc_elastic.agent.stage /home/ada/hpc-elastic-runs/digits-20260102-030405-0f0f </dev/null; }
+hpc_elastic_key=`hpc_elastic_look_at_copy`
 
 # On each node, outside of the image. The environment crosses over by a file, whatever the runtime does with it: what Slurm
 # and this script say, and what the job names. What the agent asks of Slurm is answered here, for an image has none of
@@ -234,14 +237,14 @@ hpc_elastic_launched+=("$hpc_elastic_step")
 hpc_elastic_srun=$hpc_elastic_step hpc_elastic_wrappers=()
 hpc_elastic_find_srun() { # the processes from the one that was launched down to the one to look at
     local hpc_elastic_child hpc_elastic_program
-    hpc_elastic_program=$(readlink "/proc/${*: -1}/exe")
+    hpc_elastic_program=`readlink "/proc/${*: -1}/exe"`
     case ${hpc_elastic_program##*/} in
         srun | srun[-._\ ]*) # also srun.real, and one that is deleted since
             hpc_elastic_srun=${*: -1} hpc_elastic_wrappers=("${@:1:$(($# - 1))}")
             return
             ;;
     esac
-    for hpc_elastic_child in $(hpc_elastic_children_of "${*: -1}"); do
+    for hpc_elastic_child in `hpc_elastic_children_of "${*: -1}"`; do
         hpc_elastic_find_srun "$@" "$hpc_elastic_child" && return
     done
     return 1
@@ -259,7 +262,7 @@ hpc_elastic_agent_lives() { # process ids are used again, with a later start (fi
     [ "${hpc_elastic_fields[0]}" != Z ] && [ "${hpc_elastic_fields[19]}" = "$hpc_elastic_start" ]
 }
 hpc_elastic_hold_srun() {
-    if [ "$(hpc_elastic_count_attempts)" -gt "$hpc_elastic_attempts" ] && hpc_elastic_agent_lives; then
+    if [ "`hpc_elastic_count_attempts`" -gt "$hpc_elastic_attempts" ] && hpc_elastic_agent_lives; then
         if [ -z "$hpc_elastic_is_held" ]; then
             hpc_elastic_is_held=yes
             hpc_elastic_find_srun "$hpc_elastic_step"
@@ -281,7 +284,7 @@ exec {hpc_elastic_held}<> <(:) # is readable once srun has been stopped; the fil
 hpc_elastic_dismiss_srun() {
     local hpc_elastic_child hpc_elastic_own=()
     read -rt 0 -u "$hpc_elastic_held" && hpc_elastic_find_srun "$hpc_elastic_step" || return
-    for hpc_elastic_child in $(hpc_elastic_children_of "$hpc_elastic_srun"); do
+    for hpc_elastic_child in `hpc_elastic_children_of "$hpc_elastic_srun"`; do
         [ ! "/proc/$hpc_elastic_child/exe" -ef "/proc/$hpc_elastic_srun/exe" ] || hpc_elastic_own+=("$hpc_elastic_child")
     done
     [ -n "${hpc_elastic_own[*]}" ] || return # the kernel does not say
@@ -325,7 +328,7 @@ hpc_elastic_wait=hpc_elastic_wait_for
 # the step with its last agent. Three answers without a step count; that Slurm is silent, or not here, decides nothing.
 hpc_elastic_has_step() { # within so many seconds; 1 if Slurm says no, 2 if it does not say
     local hpc_elastic_told
-    if hpc_elastic_told=$(timeout "$1" squeue --all --local --noheader --steps --jobs="$hpc_elastic_job" --format=%i 2>&1); then
+    if hpc_elastic_told=`timeout "$1" squeue --all --local --noheader --steps --jobs="$hpc_elastic_job" --format=%i 2>&1`; then
         [[ $'\n'$hpc_elastic_told =~ $'\n'[0-9][0-9_+]*[.][0-9] ]]
     else
         [[ $hpc_elastic_told == *"Invalid job id"* ]] && return 1 || return 2

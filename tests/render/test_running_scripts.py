@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import os
@@ -512,11 +513,18 @@ def test_the_script_waits_for_srun_as_long_as_the_run_is_not_over(tmp_path: Path
 
 def state_of_srun(scene: Scene, process: subprocess.Popen[str]) -> str:
     """The state of the stub, as /proc has it: T if it is stopped."""
-    children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
-    stats = [Path(f"/proc/{child}/stat").read_text() for child in children]
-    commands = [Path(f"/proc/{child}/cmdline").read_bytes() for child in children]
-    (stat,) = [text for text, command in zip(stats, commands, strict=True) if b"stubs/srun" in command]
-    return stat.rpartition(") ")[2][0]
+    states: list[str] = []
+
+    def look() -> bool:
+        """Other children of the script come and go, and the kernel's list of them may leave some out meanwhile."""
+        for child in children_of(process.pid):
+            with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+                if b"stubs/srun" in Path(f"/proc/{child}/cmdline").read_bytes():
+                    states.append(Path(f"/proc/{child}/stat").read_text().rpartition(") ")[2][0])
+        return bool(states)
+
+    wait_until(look, "srun is among the script's children")
+    return states[-1]
 
 
 @pytest.mark.long
