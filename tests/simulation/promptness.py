@@ -195,8 +195,13 @@ class Promptness:
 
     def _check_world(self, world: World) -> None:
         """Everybody who is there takes part, as far as there is room."""
-        agents = [agent for agent in self._run.agents if agent.is_running and not self._is_late_for(agent, world)]
-        roles = {agent.name: agent.role for agent in agents} | {node.node: node.role for node in world.nodes}
+        inside = {node.node: node.role for node in world.nodes}
+        agents = [
+            agent
+            for agent in self._run.agents
+            if agent.is_running and (agent.name in inside or not self._is_late_for(agent, world))
+        ]
+        roles = {agent.name: agent.role for agent in agents} | inside
         for role in self._run.scenario.roles:
             there = [agent.name for agent in agents if roles[agent.name] == role.name]
             taken = [node.node for node in world.nodes if node.role == role.name]
