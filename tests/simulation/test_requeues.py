@@ -17,7 +17,7 @@ SEEN = {"a state is named by another attempt": 110, "checksums of files are igno
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("seeds", parts_of(SEEDS, check=10, test=16, of="test_no_rule_is_broken_where_jobs_go_on"))
+@pytest.mark.parametrize("seeds", parts_of(SEEDS, check=10, test=20, of="test_no_rule_is_broken_where_jobs_go_on"))
 def test_no_rule_is_broken_where_jobs_go_on(seeds: range) -> None:
     went_on = 0
     for seed in seeds:
@@ -30,7 +30,7 @@ def test_no_rule_is_broken_where_jobs_go_on(seeds: range) -> None:
             )
         second = [claim for claim in run.disk.claims.values() if claim.allocation == 2]
         went_on += bool(second) and bool(min(second, key=lambda claim: claim.attempt).states)
-    assert went_on > len(seeds) / 3, "hardly any allocation began with a state that was kept"
+    assert went_on > len(seeds) / 2, "hardly any allocation began with a state that was kept"
 
 
 def shows(seed: int, bug: str) -> bool:
