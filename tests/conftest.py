@@ -139,13 +139,15 @@ def _may_not_skip(item: pytest.Item) -> bool:
 def pytest_runtest_makereport(
     item: pytest.Item, call: pytest.CallInfo[None]
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Notes which tests failed, and makes a skip a failure where that Slurm is required."""
+    """Notes which tests failed and what their Slurm says, and makes a skip a failure where that Slurm is required."""
     report = yield
     if report.skipped and _may_not_skip(item):
         report.outcome = "failed"
         report.longrepr = f"skipped although {item.config.stash[_REQUIREMENT]}: {report.longrepr}"
     if report.failed:
         item.stash[_FAILED] = True
+        if isinstance(cluster := getattr(item, "funcargs", {}).get("slurm_session"), Cluster):
+            report.sections.append(("Slurm", cluster.report()))
     return report
 
 

@@ -15,6 +15,7 @@ from tests.slurm_sandbox.sandbox import Sandbox, wait_until
 # Slurm looks by its own clock for a node that it has set DOWN: plugged in again, one was idle after 49 and 50 s (26.05)
 # and 49 s (22.05), and so long may a job be COMPLETING that has lost it.
 _NODE_BACK_WITHIN_S = 60
+_JOBS = ("scontrol", "show", "job", "--oneliner")
 
 
 class Cluster(Sandbox):
@@ -111,6 +112,13 @@ class Cluster(Sandbox):
             yield
         finally:
             self.run_on(CONTROLLER, "pkill", "-CONT", pid_file)
+
+    def report(self) -> str:
+        """What Slurm says of its jobs and nodes, and the ends of its daemons' logs, for the message of a failed test."""
+        asked = [self.run(*command, check=False).stdout for command in (_JOBS, ("sinfo", "-N", "-p", "batch", "-l"))]
+        told = [f"--- slurmctld\n{self.controller_log(60)}"]
+        told += [f"--- slurmd of {node}\n{self.daemon_log(f'slurmd.{node}', 15)}" for node in self.nodes]
+        return "\n".join(asked + told)
 
     def leftovers(self, *, within_s: float) -> list[str]:
         """The jobs that do not end by themselves; afterwards there are none, and every node is idle again.

@@ -220,7 +220,11 @@ class Sandbox:
 
     def controller_log(self, lines: int = 20) -> str:
         """The last lines that slurmctld wrote."""
-        with open(os.path.join(self.layout.logs, "slurmctld.log")) as file:
+        return self.daemon_log("slurmctld", lines)
+
+    def daemon_log(self, name: str, lines: int) -> str:
+        """The last lines of a daemon's log; `slurmctld`, `slurmd.node1`."""
+        with open(os.path.join(self.layout.logs, f"{name}.log"), errors="replace") as file:
             return "".join(file.readlines()[-lines:])
 
     def wait_until_idle(self, *, within_s: float = 60) -> None:
