@@ -106,11 +106,16 @@ class Progress:
         return claim is None or claim.spend.node_losses + len(claim.members) <= self._run.scenario.max_node_losses
 
     def _check_exit_barrier(self) -> None:
-        """When a rank has exited 0, the others that count may run for `exit_timeout`, and are stopped then."""
+        """When a rank has exited 0, the others that count may run for `exit_timeout`, and are stopped then.
+
+        A role that waits to start again is let start first, and the time that is over ends the run then.
+        """
         run, timeout_s = self._run, self._run.scenario.exit_timeout_s
         if timeout_s is None or run.witness.kinds or run.witness.unkillable or self._waits_for_a_disk():
             return
         allowed_s = timeout_s * (1 + DRIFT) + GRACE_S + self.slack_s
+        if any(role.restart == "restart_role" for role in run.scenario.roles):
+            allowed_s += self._pause_s()
         world = run.disk.latest
         current = {(role.role, role.attempt) for role in world.roles} if world is not None else set()
         ends = [end for part, end in run.witness.first_end.items() if part in current]
