@@ -114,7 +114,7 @@ class Cluster(Sandbox):
             self.run_on(CONTROLLER, "pkill", "-CONT", pid_file)
 
     def report(self) -> str:
-        """What Slurm says of its jobs and nodes, and the ends of its daemons' logs, for the message of a failed test."""
+        """What Slurm says of its jobs and nodes, and the ends of its daemons' logs, for a failed test."""
         asked = [self.run(*command, check=False).stdout for command in (_JOBS, ("sinfo", "-N", "-p", "batch", "-l"))]
         told = [f"--- slurmctld\n{self.controller_log(60)}"]
         told += [f"--- slurmd of {node}\n{self.daemon_log(f'slurmd.{node}', 15)}" for node in self.nodes]
