@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import re
+from pathlib import Path
 
 import pytest
 
@@ -68,18 +70,21 @@ def test_submit_says_so_if_no_controller_answers(slurm_door: Door, slurm: Cluste
     write_job(slurm_door, WHO, nodes="1", workers="1")
     run = slurm_door.submit("job.yaml", wait=True)
     runs = sorted((slurm_door.folder / "hpc-elastic-runs").iterdir())
-    with slurm.configured(MessageTimeout=2):  # for so long each of Slurm's commands asks for a controller
-        slurm.end_slurmctld()  # it writes down its jobs, or would give their ids to later ones
-        slurm.kill("controller")
-        # Nobody is asked about a run that is over.
-        assert "SUCCEEDED" in slurm_door.run("status", str(run.path), timeout_s=10).stdout
-        assert "SUCCEEDED" in slurm_door.run("list", timeout_s=60).stdout
-        done = slurm_door.run("submit", "job.yaml", exit_code=4)
-        assert "Slurm" in done.stderr or "slurm" in done.stderr
-        assert sorted((slurm_door.folder / "hpc-elastic-runs").iterdir()) == runs
-        slurm.boot("controller")
-        # In the block, for a controller that is told to reconfigure while it still looks for its nodes may lose some.
-        wait_until(lambda: slurm.run("squeue", check=False).returncode == 0, "the controller is back")
-        # One that has just come back may show nodes as idle that it has not reached yet, and start nothing on them.
-        job = slurm.submit(f"--nodes={len(slurm.nodes)}", f"--output={os.devnull}", "--wrap", "srun true")
-        slurm.wait_for_job(job, "COMPLETED", within_s=120)
+    # Only the commands give up early: daemons that are told to reconfigure while their controller goes or comes lose it
+    # for half a minute (22.05).
+    text = Path(slurm.layout.slurm_conf).read_text()
+    impatient = slurm_door.write("slurm.conf", re.sub(r"^MessageTimeout=.*", "MessageTimeout=2", text, flags=re.M))
+    slurm_door.environ["SLURM_CONF"] = str(impatient)
+    slurm.end_slurmctld()  # it writes down its jobs, or would give their ids to later ones
+    slurm.kill("controller")
+    # Nobody is asked about a run that is over.
+    assert "SUCCEEDED" in slurm_door.run("status", str(run.path), timeout_s=10).stdout
+    assert "SUCCEEDED" in slurm_door.run("list", timeout_s=60).stdout
+    done = slurm_door.run("submit", "job.yaml", exit_code=4)
+    assert "Slurm" in done.stderr or "slurm" in done.stderr
+    assert sorted((slurm_door.folder / "hpc-elastic-runs").iterdir()) == runs
+    slurm.boot("controller")
+    wait_until(lambda: slurm.run("squeue", check=False).returncode == 0, "the controller is back")
+    # One that has just come back may show nodes as idle that it has not reached yet, and start nothing on them.
+    job = slurm.submit(f"--nodes={len(slurm.nodes)}", f"--output={os.devnull}", "--wrap", "srun true")
+    slurm.wait_for_job(job, "COMPLETED", within_s=120)
