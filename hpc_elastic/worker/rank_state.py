@@ -8,20 +8,23 @@ rank is told in which slot its own lies. A rank with no room for two saves in a 
 and gives the memory back: the script's own checkpoints are newer from then on.
 
 The checksum is computed by a thread after the commit, because it takes longer than the copy. A save never waits for
-another process. It waits for that thread only if it is to overwrite what the thread still reads.
+another process. It waits for that thread only if it is to overwrite what the thread still reads. Tensors of CUDA
+devices are copied beside the program (`device_copy`): then the thread commits the state once they are there, and the
+next save waits for that, as does the end of the process.
 
 A process that was forked from the rank, such as one that loads data, has no memory: it neither saves nor loads.
 """
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import errno
 import os
 import sys
 import threading
 import zlib
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 from hpc_elastic.aligned_memory import MADV_POPULATE_READ, MADV_POPULATE_WRITE, address_of, advise, map_aligned
@@ -69,6 +72,7 @@ from hpc_elastic.state_memory import (
     slot_offset,
     world_name,
 )
+from hpc_elastic.worker.device_copy import DeviceCopies, DeviceCopy
 from hpc_elastic.worker.state_encoding import Encoded, StateError, decode_state, encode_state
 
 INSIDE = "hpc-elastic: memory: no state is kept for the ranks of a launcher inside the worker's command"
@@ -99,6 +103,8 @@ class RankState:
         self._numbers[PID] = os.getpid()
         self._maps: dict[int, memoryview] = {}  # by slot
         self._checks: dict[int, threading.Thread] = {}
+        self._commit: threading.Thread | None = None  # of a state that is still copied from devices
+        self._devices: DeviceCopies | None = None
         self._lock = threading.RLock()
         self._is_saving = False
         self._has_complained = False
@@ -143,6 +149,7 @@ class RankState:
                 self._is_saving = False
 
     def _save(self, step: int, state: object, *, is_replicated: bool) -> None:
+        self._await_commit()
         newest = next((each for each in read_slots(self._numbers) if each.attempt == self._numbers[ATTEMPT]), None)
         if newest is not None and step < newest.step:
             raise ValueError(f"memory.save: found step {step}, expected one after {newest.step}, the latest")
@@ -174,18 +181,49 @@ class RankState:
         header = slot_header(self._numbers, slot)
         sequence = 1 + max((each.sequence for each in held), default=0)
         header[SEQUENCE] = header[CRC_OF] = 0  # a later save may have the number of one that the agent has cleared
-        encoded.write(address)
+        wait = self._begin_copies(encoded, slot, address)
         header[SAVED_IN], header[STEP], header[LENGTH] = self._numbers[ATTEMPT], step, encoded.length
         header[IS_REPLICATED], header[ORDINAL] = is_replicated, self._saves
         header[CHECK] = header_check(header, sequence)
-        header[SEQUENCE] = sequence
+        if wait is None:
+            header[SEQUENCE] = sequence
         memory = self._maps[slot][: encoded.length]
         check = threading.Thread(
-            target=_check, args=(memory, header, sequence), name="hpc-elastic-checksum", daemon=True
+            target=_check, args=(memory, header, sequence, wait), name="hpc-elastic-checksum", daemon=True
         )
-        with contextlib.suppress(RuntimeError):  # the interpreter ends, or there can be no more threads
+        try:
             check.start()
-            self._checks[slot] = check
+        except RuntimeError:  # the interpreter ends, or there can be no more threads
+            if wait is not None:
+                _check(memory, header, sequence, wait)
+            return
+        self._checks[slot] = check
+        if wait is not None:
+            self._commit = check
+
+    def _begin_copies(self, encoded: Encoded, slot: int, address: int) -> Callable[[], None] | None:
+        """Write a state but for what is copied beside the program, and return what waits for that; None: all is there.
+
+        What is on a device is copied at once where memory cannot be pinned.
+        """
+        if not encoded.is_on_device:
+            encoded.write(address)
+            return None
+        if self._devices is None:
+            self._devices = DeviceCopies()
+            atexit.register(self._await_commit)
+        if not self._devices.pin(address, len(self._maps[slot])):
+            encoded.write(address)
+            return None
+        later: list[DeviceCopy] = []
+        encoded.write(address, later)
+        return self._devices.begin(later)
+
+    def _await_commit(self) -> None:
+        """Wait until the latest state is copied from its devices and committed."""
+        commit, self._commit = self._commit, None
+        if commit is not None:
+            commit.join()
 
     def _take_slot(self, held: Sequence[SlotState], length: int, *, is_replicated: bool) -> tuple[int, int]:
         """Return the slot for a state of this length, and its address; nothing reads it any more.
@@ -255,8 +293,12 @@ class RankState:
     def _free(self, slot: int) -> None:
         """Forget what is in a slot, and give its memory back, as far as the kernel takes it."""
         self._end_check(slot)
-        self._maps.pop(slot, None)
+        self._unmap(slot)
         free_slot(self._numbers, self._own if self._is_open(self._own) else None, slot)
+
+    def _unmap(self, slot: int) -> None:
+        if (memory := self._maps.pop(slot, None)) is not None and self._devices is not None:
+            self._devices.unpin(address_of(memory))
 
     def _is_open(self, descriptor: int) -> bool:
         """Return whether a descriptor is still that of the memory: the script may have closed it, and opened a file."""
@@ -294,6 +336,7 @@ class RankState:
             except (OSError, ValueError) as error:  # RLIMIT_AS, RLIMIT_NOFILE
                 raise _DoesNotFitError(f"{_mebibytes(header[ALLOCATED])} could not be mapped: {error}") from error
             advise(memory, MADV_POPULATE_WRITE)  # on an older kernel the first save touches each page
+            self._unmap(slot)
             self._maps[slot] = memory
         return address_of(self._maps[slot])
 
@@ -358,8 +401,17 @@ def _check_room(length: int, more: int, room: MemoryRoom) -> None:
         )
 
 
-def _check(memory: memoryview, header: memoryview, sequence: int) -> None:
-    """Compute the checksum of a state, beside the training: zlib lets other threads run meanwhile."""
+def _check(memory: memoryview, header: memoryview, sequence: int, wait: Callable[[], None] | None) -> None:
+    """Compute the checksum of a state, beside the training: zlib lets other threads run meanwhile.
+
+    With `wait` its copy is still under way: it is committed when that is done, and never if a device has failed.
+    """
+    if wait is not None:
+        try:
+            wait()
+        except RuntimeError:  # the training gets the same error
+            return
+        header[SEQUENCE] = sequence
     header[CRC] = zlib.crc32(memory)
     header[CRC_OF] = sequence
 

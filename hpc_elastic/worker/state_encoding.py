@@ -13,10 +13,11 @@ import base64
 import ctypes
 import json
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from hpc_elastic.worker.device_copy import DeviceCopy, host_tensor
 from hpc_elastic.worker.parallel_copy import Span, copy_spans
 
 LENGTH_BYTES = 8
@@ -61,15 +62,26 @@ class _Bytes:
 
 
 @dataclass(slots=True)
+class _Tensor:
+    """A tensor whose numbers do not lie in one piece of this machine's memory: torch copies it."""
+
+    torch: Any
+    tensor: Any
+
+    def write(self, address: int) -> None:
+        host_tensor(self.torch, address, self.tensor).copy_(self.tensor)
+
+
+@dataclass(slots=True)
 class _Piece:
-    """The bytes of one tensor: where they lie, or what writes them to an address."""
+    """The bytes of one tensor, or the tensor."""
 
     name: str
     kind: str  # safetensors'
     shape: tuple[int, ...]
     size: int
     alignment: int
-    content: _Bytes | Callable[[int], None]
+    content: _Bytes | _Tensor
 
 
 @dataclass(slots=True)
@@ -84,8 +96,18 @@ class Encoded:
         """How many bytes the state takes."""
         return LENGTH_BYTES + len(self.header) + sum(piece.size for piece in self.pieces)
 
-    def write(self, address: int) -> None:
-        """Write the state to memory at this address, which has `length` bytes."""
+    @property
+    def is_on_device(self) -> bool:
+        """Return whether tensors of the state are on a device whose copies can run beside the program."""
+        return any(isinstance(piece.content, _Tensor) and piece.content.tensor.is_cuda for piece in self.pieces)
+
+    def write(self, address: int, later: list[DeviceCopy] | None = None) -> None:
+        """Write the state to memory at this address, which has `length` bytes.
+
+        Args:
+            address: where it begins.
+            later: gets the tensors on such a device, which are not copied then; None: they are.
+        """
         head = len(self.header).to_bytes(LENGTH_BYTES, "little") + self.header
         ctypes.memmove(address, head, len(head))
         address += len(head)
@@ -93,8 +115,10 @@ class Encoded:
         for piece in self.pieces:
             if isinstance(piece.content, _Bytes):
                 spans.append((address, piece.content.address, piece.size))
+            elif piece.size and later is not None and piece.content.tensor.is_cuda:
+                later.append((address, piece.content.tensor))
             elif piece.size:
-                piece.content(address)
+                piece.content.write(address)
             address += piece.size
         copy_spans(spans)
 
@@ -215,13 +239,9 @@ class _Encoder:
         source = tensor.detach().resolve_conj().resolve_neg()
         stored, alignment = shape if name else (size,), tensor.element_size()
 
-        def write(address: int) -> None:
-            buffer = (ctypes.c_char * size).from_address(address)
-            torch.frombuffer(buffer, dtype=torch.uint8).view(source.dtype).view(source.shape).copy_(source)
-
         # Zeros that torch knows without memory, as for derivatives, have no address.
         address = source.data_ptr() if source.device.type == "cpu" and source.is_contiguous() else 0
-        content = _Bytes(address, source) if address else write
+        content = _Bytes(address, source) if address else _Tensor(torch, source)
         piece = self._piece(path, name or "U8", stored, size, alignment, content)
         return {"T": [piece, dtype, list(shape)]}
 
@@ -249,7 +269,7 @@ class _Encoder:
         shape: tuple[int, ...],
         size: int,
         alignment: int,
-        content: _Bytes | Callable[[int], None],
+        content: _Bytes | _Tensor,
     ) -> str:
         name = f"{len(self.pieces)} {path}"
         self.pieces.append(_Piece(name=name, kind=kind, shape=shape, size=size, alignment=alignment, content=content))

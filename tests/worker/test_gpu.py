@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+import hpc_elastic
 from tests.worker.forking import collect, fork_server
 
 if TYPE_CHECKING:
@@ -48,6 +49,36 @@ distributed.destroy_process_group()
 print(json.dumps({"reduced": ones.sum().item(), "losses": losses, "backend": "nccl"}))
 """
 WAKES_CUDA = "import torch\ntorch.zeros(1, device='cuda')\n"
+# A state whose tensors the next kernels overwrite, and one that has grown; both as they were when they were saved.
+SAVE = """
+import json, os, sys
+import torch
+from hpc_elastic.state_memory import ATTEMPT, LIMIT, create_memory, map_control, read_slots, slot_offset
+from hpc_elastic.worker.rank_state import RankState
+from hpc_elastic.worker.state_encoding import decode_state
+
+descriptor = create_memory(0)
+numbers = map_control(descriptor)
+numbers[LIMIT], numbers[ATTEMPT] = 1 << 30, 1
+rank, found = RankState(descriptor, descriptor), []
+for step, rows in enumerate((1000, 1000, 8000), start=1):
+    tensor = torch.full((rows, 1000), float(step), device="cuda")
+    slow = torch.randn(4096, 4096, device="cuda")
+    for _ in range(50):
+        slow = slow @ slow / 64  # the copies have to wait for it, and save does not
+    rank.save(step, {"w": tensor, "t": tensor.t(), "half": tensor.half(), "b": torch.ones(3)}, is_replicated=False)
+    is_early = step not in [state.step for state in read_slots(numbers)]
+    tensor.zero_()
+    rank._await_commit()
+    state = read_slots(numbers)[0]
+    data = bytearray(os.pread(descriptor, state.length, slot_offset(state.slot)))
+    loaded = decode_state(memoryview(data))
+    found.append([state.step, is_early, *(bool((loaded[name] == step).all()) for name in ("w", "t", "half"))])
+for slot in range(4):
+    rank._free(slot)
+torch.cuda.synchronize()
+print(json.dumps(found))
+"""
 HAS_NCCL = (
     "import torch, torch.distributed as d; print(int(torch.cuda.is_available() and d.is_nccl_available()), end='')"
 )
@@ -96,3 +127,11 @@ def test_a_server_whose_preload_has_touched_cuda_says_that_it_is_unsafe(runner: 
     with fork_server(runner.directory, environment, "--preload", "wakes_cuda") as server:
         assert server.ready["failed_preloads"] == []
         assert "CUDA" in server.ready["unsafe"]
+
+
+def test_a_state_on_a_device_is_saved_as_it_was_although_the_next_kernel_overwrites_it(runner: Runner) -> None:
+    """And save returns before the copies are there, which wait for all that the device was given before."""
+    script = runner.write("save.py", SAVE)
+    ran = runner.run([sys.executable, str(script)], PYTHONPATH=str(Path(hpc_elastic.__file__).parents[1]))
+    assert ran.exit_code == 0, ran.stderr
+    assert json.loads(ran.stdout) == [[step, True, True, True, True] for step in (1, 2, 3)]
