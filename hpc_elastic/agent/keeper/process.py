@@ -62,8 +62,11 @@ def main(arguments: Sequence[str]) -> int:  # noqa: ARG001  as of every program 
     os._exit(0)  # threads may wait for other machines
 
 
-def _in_a_thread_after(seconds: float, function: Callable[[], None]) -> None:
-    threading.Timer(seconds, function).start()
+def _in_a_thread_after(seconds: float, function: Callable[[], None]) -> Callable[[], None]:
+    timer = threading.Timer(seconds, function)
+    timer.daemon = True
+    timer.start()
+    return timer.cancel
 
 
 class Keeper:
@@ -71,11 +74,14 @@ class Keeper:
 
     Args:
         link: the socket of the agent.
-        after: calls a function after so many seconds.
+        after: calls a function after so many seconds, and returns one that calls it off.
     """
 
     def __init__(
-        self, link: socket.socket, *, after: Callable[[float, Callable[[], None]], object] = _in_a_thread_after
+        self,
+        link: socket.socket,
+        *,
+        after: Callable[[float, Callable[[], None]], Callable[[], None]] = _in_a_thread_after,
     ) -> None:
         self._link = link
         self._after = after
@@ -83,6 +89,7 @@ class Keeper:
         self._changing = threading.Lock()  # of what is below
         self._own: OwnStates | None = None
         self._leaving: OwnStates | None = None  # the part that this node had before: another node may ask for it now
+        self._call_off: Callable[[], None] = lambda: None  # has it kept for longer than its time
         self._sender: Sender | None = None
         self._secret, self._scope = b"", Scope(run="", job_id="", restart_count=0)
         self._pace = SendingRate(None)
@@ -133,9 +140,10 @@ class Keeper:
             if before is not None and message["is_source"] and before.part != own.part:
                 self._leaving = before.copy()
         if leaving is not None:
+            self._call_off()
             leaving.close()
         if (former := self._leaving) is not None:
-            self._after(FETCHES_WITHIN_S, lambda: self._leave(former))
+            self._call_off = self._after(FETCHES_WITHIN_S, lambda: self._leave(former))
         if sender is not None:
             sender.stop()
         elif before is not None:

@@ -18,6 +18,8 @@ from hpc_elastic.rundir.state_records import StateVersion
 from hpc_elastic.state_memory import MEMORY_NAME
 from tests.agent.keeper.scene import SCOPE, SECRET, a_memory, content_of, state_in
 
+called_off: list[Callable[[], None]] = []
+
 
 def test_a_former_part_is_given_for_its_whole_time_where_the_one_before_it_is_over() -> None:
     timers: list[Callable[[], None]] = []
@@ -30,6 +32,13 @@ def test_a_former_part_is_given_for_its_whole_time_where_the_one_before_it_is_ov
     assert content_of(memory, 2) == bytes([2])
     os.close(memory)
     latest()
+
+
+def test_a_timer_that_a_later_attempt_has_overtaken_is_called_off() -> None:
+    """Each would be a thread for a minute: restarts that follow each other quickly left dozens."""
+    timers: list[Callable[[], None]] = []
+    serve_three_parts(timers, is_source=True)
+    assert (len(timers), called_off) == (2, timers[:1])
 
 
 @pytest.mark.long
@@ -51,7 +60,13 @@ def memories_here() -> set[int]:
 def serve_three_parts(timers: list[Callable[[], None]], *, is_source: bool) -> int:
     """Have a keeper begin three attempts, each with another part; return the port on which it listens."""
     agent, link = socket.socketpair()
-    keeper = Keeper(link, after=lambda _, function: timers.append(function))
+    called_off.clear()
+
+    def after(_seconds: float, function: Callable[[], None]) -> Callable[[], None]:
+        timers.append(function)
+        return lambda: called_off.append(function)
+
+    keeper = Keeper(link, after=after)
     with agent, socket.create_server(("127.0.0.1", 0)) as listener:
         scope = {"run": SCOPE.run, "job_id": SCOPE.job_id, "restart_count": SCOPE.restart_count}
         told = {"do": "serve", "secret": SECRET.hex(), "scope": scope, "rate": None, "most": 0}
