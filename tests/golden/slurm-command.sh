@@ -106,6 +106,12 @@ hpc_elastic_ask_to_stop() {
         "`id -un`" "$HOSTNAME" "`date -u +%Y-%m-%dT%H:%M:%S.%6NZ`" >>/home/ada/hpc-elastic-runs/digits-20260102-030405-0f0f/requests.jsonl
 }
 
+# Who signals the whole job (scancel --full) or its script means what runs in it: HUP and USR1, which the agents know,
+# would end a shell that does not. What it starts has them as ever.
+for hpc_elastic_name in HUP USR1; do
+    [ "$hpc_elastic_batch_script" != "$$" ] || [ -n "`trap -p "$hpc_elastic_name"`" ] || trap : "$hpc_elastic_name"
+done
+
 hpc_elastic_nodes=$SLURM_JOB_NUM_NODES
 [ "$hpc_elastic_nodes" -le 2 ] || hpc_elastic_nodes=2
 
@@ -357,6 +363,7 @@ hpc_elastic_give_up_srun() {
 }
 trap hpc_elastic_give_up_srun ALRM
 hpc_elastic_cut_short() { # without a listing NFS remembers for a minute that the file was missing
+    trap '' HUP USR1 USR2
     until ls /home/ada/hpc-elastic-runs/digits-20260102-030405-0f0f && [ -s /home/ada/hpc-elastic-runs/digits-20260102-030405-0f0f/exit_code ]; do
         hpc_elastic_hold_srun || kill -0 "$hpc_elastic_step" || return # all is gone, this script was killed
         sleep 1

@@ -42,6 +42,14 @@ while True:
         sys.exit(75)
 """
 
+COUNTS_SIGNALS = """
+import os, pathlib, signal, time
+signal.signal(signal.SIGUSR1, lambda number, frame: print("got USR1", flush=True))
+print("waiting", os.environ["RANK"], flush=True)
+while not pathlib.Path("go").exists():
+    time.sleep(0.02)
+"""
+
 
 @pytest.mark.every_slurm
 def test_who_follows_the_logs_of_a_pending_run_is_told_when_it_is_expected_to_start(
@@ -207,3 +215,17 @@ def test_stop_with_requeue_saves_and_goes_on_in_the_next_allocation(slurm_door: 
     claim = run.read(run.layout.claim(2))
     assert "asked for another start of the job" in claim["reason"]
     assert [(slurm_door.folder / f"saved{rank}").read_text() for rank in range(4)] == ["operator"] * 4
+
+
+@pytest.mark.mirrored
+def test_signals_to_the_batch_script_or_to_all_of_the_job_do_not_end_it(slurm_door: Door, slurm: Cluster) -> None:
+    """HUP and USR1 end a shell that knows nothing of them, and Slurm ends the job with its batch script."""
+    run = start(slurm_door, COUNTS_SIGNALS, ranks=2, nodes="2", workers="1")
+    for options in (["--batch", "--signal=HUP"], ["--batch", "--signal=USR1"], ["--full", "--signal=USR1"]):
+        slurm.run("scancel", *options, run.job_id)
+    for rank in (0, 1):
+        run.wait_for_output("got USR1", rank=rank)
+    assert "RUNNING" in slurm_door.run("status", run.job_id).stdout
+    (slurm_door.folder / "go").touch()
+    assert_over(run, "SUCCEEDED", 0)
+    assert_left_slurm(slurm, run, "COMPLETED", "0:0")
