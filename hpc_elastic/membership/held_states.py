@@ -152,8 +152,8 @@ def _holders(held: Held, keepers: Collection[str]) -> dict[str, dict[StateVersio
     """Return which nodes hold what others can fetch, by whose it is and by its version."""
     found: dict[str, dict[StateVersion, list[str]]] = {}
     for node in keepers:
-        for state in held.get(node, ()):
-            found.setdefault(state.part, {}).setdefault(state.version, []).append(node)
+        for part, version in dict.fromkeys((state.part, state.version) for state in held.get(node, ())):
+            found.setdefault(part, {}).setdefault(version, []).append(node)
     return found
 
 
@@ -166,15 +166,22 @@ def _fetchable(
 
 
 def _some(holders: list[str], node: WorldNode) -> tuple[str, ...]:
-    """Return a few of the nodes that hold a state, each for another node first, if many ask for the same one."""
-    first = node.first_rank % len(holders)
+    """Return a few of the nodes that hold a state, each for another node first, if many ask for the same one.
+
+    A node that has a copy of it, because its part was another node's, asks its own keeper first.
+    """
+    first = holders.index(node.node) if node.node in holders else node.first_rank % len(holders)
     return tuple([*holders[first:], *holders[:first]][:MOST_HOLDERS])
 
 
 def _from_where(fetched: Mapping[str, tuple[str, ...]]) -> str:
     if len(fetched) > 1:
         return f"; {len(fetched)} nodes get it from others"
-    return "".join(f"; {node} gets it from {holders[0]}" for node, holders in fetched.items())
+    said = (
+        f"; {node} has a copy of it" if holders[0] == node else f"; {node} gets it from {holders[0]}"
+        for node, holders in fetched.items()
+    )
+    return "".join(said)
 
 
 def copy_targets(world: World, keepers: Iterable[str], domains: Mapping[str, str] | None = None) -> dict[str, str]:

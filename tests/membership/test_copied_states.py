@@ -76,7 +76,18 @@ def test_a_spare_holds_copies_for_others_from_when_it_was_in_the_world() -> None
 
 def test_a_node_that_takes_a_place_of_which_it_has_the_copy_gets_it_from_its_own_keeper() -> None:
     held = {"node0": own("node0", 9), "node1": own("node1", 9), "node2": copies("node2", 9)}
-    assert choose(held).sources == {"node2": ("node2",)}
+    choice = choose(held)
+    assert choice.sources == {"node2": ("node2",)}
+    assert choice.lines == ("all ranks can go on at step 9, which is in memory; node2 has a copy of it",)
+
+
+def test_a_node_asks_its_own_keeper_before_those_of_others_and_none_twice() -> None:
+    """One that has had the part before holds what its ranks had saved, and maybe a copy of it as well."""
+    both = own("node2", 9) + copies("node2", 9)
+    held = {"node0": own("node0", 9) + both, "node1": own("node1", 9), "node2": copies("node2", 9)}
+    assert choose(held).sources == {"node2": ("node2", "node0")}
+    del held["node2"]
+    assert choose(held).sources == {"node2": ("node0",)}
 
 
 def test_a_node_that_is_drained_gives_what_its_ranks_had_saved_last() -> None:

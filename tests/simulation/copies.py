@@ -193,9 +193,9 @@ class CopiesSeen:
         self._copied.setdefault(version, {})[source.name] = target.name, self._run.clock.now
 
     def fetches(self, agent: Agent, assign: Assign) -> None:
-        """A node is about to fetch the state with which its ranks begin, if it is told of others that have it."""
+        """A node is about to fetch the state with which its ranks begin, if it is told who has it: itself first."""
         sources = [each.address for each in assign.state_from]
-        is_so = len({*sources}) == len(sources) <= MOST_SOURCES and agent.name not in sources
+        is_so = len({*sources}) == len(sources) <= MOST_SOURCES and agent.name not in sources[1:]
         require(is_so, f"{agent.name} is told to fetch its state from {sources}")
 
     def claimed(
