@@ -70,6 +70,18 @@ def has_handler(pid: int, number: signal.Signals) -> bool:
     return found is not None and bool(int(found[1], 16) >> (number - 1) & 1)
 
 
+def has_pending(pid: int, number: signal.Signals) -> bool:
+    """Return whether a process that blocks a signal has got it; False if there is no such process.
+
+    Source: proc_pid_status(5), ShdPnd. A blocked signal stays there until it is unblocked or waited for.
+    """
+    try:
+        found = re.search(rb"^ShdPnd:\s*([0-9a-f]+)$", _read(f"/proc/{pid}/status"), re.MULTILINE)
+    except OSError:
+        return False
+    return found is not None and bool(int(found[1], 16) >> (number - 1) & 1)
+
+
 def all_processes() -> list[Process]:
     """Return all processes of this machine that /proc shows, zombies too."""
     found = (find_process(int(entry)) for entry in os.listdir("/proc") if entry.isdigit())

@@ -196,6 +196,7 @@ class Supervisor:
         signals = AgentSignals(
             self._loop,
             is_local=place.is_local,
+            has_term=lambda: self._guard.has_term(),
             stop=self._part.member.got_signal,
             escalate=self._group.hurry,
             say=self._say,

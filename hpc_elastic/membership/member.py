@@ -346,7 +346,7 @@ class Member:
         return [Log(text=reason), SendToHead(message=broken)]
 
     def terminated(self, signal_name: str, *, have_workers: bool) -> list[Action]:
-        """Stop the workers, because a signal from outside ends this agent; `have_workers` if they got one, too."""
+        """Stop the workers, because a signal from outside ends this agent; `have_workers` if they may have got one."""
         if self._is_terminated or self.phase is MemberPhase.LEAVING:
             return []
         self._is_terminated = True

@@ -122,6 +122,15 @@ def test_a_cancelled_run_leaves_no_process_not_even_with_a_session_and_variables
     assert '"CANCELLED"' in confined_door.run("status", run.layout.root, "--json", exit_code=None).stdout
 
 
+def test_workers_get_one_term_though_slurm_tells_the_agents_alone(confined_door: Door, confining: Cluster) -> None:
+    """proctrack/cgroup sends it to the task alone, which is the agent (cgroup.conf, SignalChildrenProcesses=no)."""
+    run = start(confined_door, WAITS, ranks=2, nodes="2", workers="1")
+    confining.run("scancel", run.job_id)
+    assert_over(run, "CANCELLED", 10)
+    assert [run.stdout(1, rank) for rank in (0, 1)] == [f"waiting {rank}\ngot SIGTERM\nsaved\n" for rank in (0, 1)]
+    only_slurm_is_left(confining)
+
+
 def test_slurm_ends_what_a_killed_agent_has_left(confined_door: Door, confining: Cluster) -> None:
     """Also a grandchild that has thrown the run's variables away, which only cgroups find."""
     run = start(confined_door, STUBBORN, ranks=2, nodes="2", workers="1")
