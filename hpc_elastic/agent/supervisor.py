@@ -51,6 +51,7 @@ from hpc_elastic.plan.launch_plan import LaunchPlan
 from hpc_elastic.rundir.layout import RunLayout
 from hpc_elastic.rundir.records import Endpoint
 from hpc_elastic.scheduler.allocation import Allocation
+from hpc_elastic.scheduler.slurm.host_side import open_terms
 from hpc_elastic.stage_variables import STAGED_VARIABLE
 
 DISK_DRAINS_WITHIN_S = 30.0
@@ -200,6 +201,7 @@ class Supervisor:
             stop=self._part.member.got_signal,
             escalate=self._group.hurry,
             say=self._say,
+            terms=open_terms(os.environ),
         )
         self._watch_workers()
         self._part.serve(self._group, signals, Circumstances(plan.run_dir), self._health.examine)

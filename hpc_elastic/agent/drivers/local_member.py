@@ -241,7 +241,7 @@ class LocalMember:
         self._do(lambda _: self._member.node_broke(reason))
 
     def got_signal(self, name: str, have_workers: bool) -> None:
-        """Tells the member that a signal from outside ends this agent; `have_workers`: perhaps the workers got it, too."""
+        """Tells the member that a signal from outside ends this agent; `have_workers`: perhaps they got it, too."""
         is_leaving = self._member.phase is MemberPhase.LEAVING  # and perhaps writes a training state
         if self._place.is_local and (is_leaving or self._is_stop_of_a_person()):
             self._group.hurry()  # a person who asked for the stop in another way asks again

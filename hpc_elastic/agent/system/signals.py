@@ -15,6 +15,7 @@ The four that stop are those of torchrun's `--signals-to-handle` (torch 2.13). A
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
 from collections.abc import Callable
 
@@ -38,6 +39,8 @@ class AgentSignals:
             too.
         escalate: called when a stop is requested again, which means that it is to end at once.
         say: takes a line for the agent's log.
+        terms: a pipe, each write to which counts as a TERM: the shell that has started an image gets it in this agent's
+            stead. Where both get it, one right after the other, it is one request.
         same_within_s: for how many seconds after the first request another one counts as the same.
     """
 
@@ -50,6 +53,7 @@ class AgentSignals:
         stop: Callable[[str, bool], None],
         escalate: Callable[[], None],
         say: Callable[[str], None],
+        terms: int | None = None,
         same_within_s: float = SAME_WITHIN_S,
     ) -> None:
         self._loop = loop
@@ -65,6 +69,19 @@ class AgentSignals:
                 loop.add_signal_handler(number, self._got_stop, number)
         for number in FOR_WORKERS:
             loop.add_signal_handler(number, self._got_other, number)
+        if terms is not None:
+            loop.add_reader(terms, self._read_pipe, terms)
+
+    def _read_pipe(self, pipe: int) -> None:
+        try:
+            has_term = bool(os.read(pipe, 4096))
+        except OSError:
+            has_term = False
+        if has_term:
+            self._got_stop(signal.SIGTERM)
+        else:  # the shell has ended
+            self._loop.remove_reader(pipe)
+            os.close(pipe)
 
     async def is_term_here(self) -> bool:
         """Return whether the workers got a TERM from outside; waits a moment for it, since an agent got one."""

@@ -55,6 +55,40 @@ def is_term_here(*answers: bool, is_local: bool = False) -> bool:
     return asyncio.run(main())
 
 
+def test_a_term_that_the_shell_outside_of_an_image_got_is_the_agents() -> None:
+    told: list[object] = []
+    reader, writer = os.pipe()
+    os.set_blocking(reader, False)
+
+    async def main() -> None:
+        AgentSignals(
+            asyncio.get_running_loop(),
+            is_local=False,
+            has_term=lambda: False,
+            stop=lambda name, have_workers: told.append((name, have_workers)),
+            escalate=lambda: told.append("escalate"),
+            say=told.append,
+            terms=reader,
+        )
+        os.write(writer, b"\n")
+        while not told:
+            await asyncio.sleep(0.001)
+        os.close(writer)  # the shell ends, and nobody reads on
+
+        def is_open() -> bool:
+            try:
+                os.fstat(reader)
+            except OSError:
+                return False
+            return True
+
+        while is_open():
+            await asyncio.sleep(0.001)
+
+    asyncio.run(main())
+    assert told == [("SIGTERM", True)]
+
+
 def test_the_workers_have_a_term_that_their_guard_has_got_a_moment_later() -> None:
     assert is_term_here(False, False, True)
 
