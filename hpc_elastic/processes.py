@@ -58,6 +58,17 @@ def is_ending(pid: int) -> bool:
     return len(fields) < 7 or bool(int(fields[6]) & _ENDING)
 
 
+def is_paused(pid: int) -> bool:
+    """Return whether a process stands still because of a signal (SIGSTOP, SIGTTIN ...) or a debugger.
+
+    Source: proc_pid_stat(5), states T and t.
+    """
+    try:
+        return _read(f"/proc/{pid}/stat").rpartition(b")")[2].split()[0] in (b"T", b"t")
+    except (OSError, IndexError):
+        return False
+
+
 def has_handler(pid: int, number: signal.Signals) -> bool:
     """Return whether a process has a handler for a signal, and so does not end of it; False if there is no such one.
 

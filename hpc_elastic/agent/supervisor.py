@@ -238,6 +238,7 @@ class Supervisor:
         )
         member.furthest_step = self._group.heartbeats.furthest_step
         member.waiting_ranks = lambda: self._group.stalls.waiting if self._group.stalls is not None else ()
+        member.paused_ranks = lambda: self._group.paused
         member.stacks_asked = lambda request: self._tasks.run(self._take_stacks(request))
         member.save_asked = self._group.requested_saves.received
         self._group.requested_saves.answer = member.answer

@@ -87,6 +87,7 @@ class Member:
         self._unkillable: tuple[int, ...] | None = None  # from `workers_stopped`, until it is handled
         self._step: int | None = None  # likewise
         self._waiting = ""  # likewise
+        self._paused = ""  # likewise
         self._takes_stacks = False  # a stop is under way before whose TERM the workers write their stacks
         self._stop_reason = ""
         self._stop_manner = StopManner.GRACE
@@ -365,6 +366,7 @@ class Member:
         step: int | None = None,
         waiting: Collection[int] = (),
         held: tuple[HeldState, ...] = (),
+        paused: Collection[int] = (),
     ) -> list[Action]:
         """Handle the end of a stop: no worker of the attempt is left, except those that survived KILL.
 
@@ -375,10 +377,12 @@ class Member:
             step: the furthest step that a worker's heartbeat named, None if none did.
             waiting: the global ranks that waited for others in a collective when the stop began, as far as known.
             held: the training states in memory that all workers of this node hold.
+            paused: the global ranks that a signal or a debugger had stopped when the stop began.
         """
         if self.phase is not MemberPhase.STOPPING or attempt != self.attempt:
             return []
-        self._unkillable, self._step, self._waiting = unkillable, step, format_ranks(waiting)
+        self._unkillable, self._step = unkillable, step
+        self._waiting, self._paused = format_ranks(waiting), format_ranks(paused)
         self.join = replace(self.join, store_port=store_port, held=held)
         return self._after_stop()
 
@@ -404,6 +408,7 @@ class Member:
             succeeded=self._global_ranks(self._exits.ended_well_here),
             step=self._step,
             waiting=self._waiting,
+            paused=self._paused,
             held=self.join.held,
         )
         return [*actions, SendToHead(message=stopped)]

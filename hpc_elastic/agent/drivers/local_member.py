@@ -144,6 +144,7 @@ class LocalMember:
         self.save_asked: Callable[[PinState | SaveState | UnpinState], None] = lambda _: None  # pins and writes states
         self.furthest_step: Callable[[], int | None] = lambda: None  # that a heartbeat of the latest attempt named
         self.waiting_ranks: Callable[[], Collection[int]] = tuple  # global ranks, by the stacks taken at a stop
+        self.paused_ranks: Callable[[], Collection[int]] = tuple  # global ranks that stood still when a stop began
 
     def serve(self, group: NodeWorkers, signals: TermWatch, circumstances: Circumstances | None = None) -> None:
         """Sets the workers, and the watch that knows whether they got a TERM; call it before there is a head.
@@ -355,8 +356,9 @@ class LocalMember:
             self._stopping = None
             self._is_fenced.clear()
         self._fenced_by = NEVER
-        port, step, waiting = self._group.store_port, self.furthest_step(), self.waiting_ranks()
-        self._do(lambda _: self._member.workers_stopped(action.attempt, unkillable, port, step, waiting, held))
+        port, step = self._group.store_port, self.furthest_step()
+        waiting, paused = self.waiting_ranks(), self.paused_ranks()
+        self._do(lambda _: self._member.workers_stopped(action.attempt, unkillable, port, step, waiting, held, paused))
 
     async def _is_term_here(self, manner: StopManner) -> bool:
         """Returns whether the workers got a TERM from outside; what kills them anyway does not wait for the answer."""
