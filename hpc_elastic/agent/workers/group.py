@@ -139,6 +139,10 @@ class LocalWorkers:
         self.paused: frozenset[int] = frozenset()  # global ranks that stood still when the latest stop began
         self.start_method = ""  # how its workers were started: fork or spawn
 
+    def explain_kills(self, explain: Callable[[int], str]) -> None:
+        """Set what tells how a process of the agent with this id was killed that a SIGKILL ended; it may block."""
+        self._store.explain_kill = explain
+
     @property
     def store_port(self) -> int:
         """The port on which the next attempt's store will listen; a socket of this agent already listens on it."""
