@@ -163,19 +163,20 @@ class Member:
             return [name] if self._is_at_work(message.attempt) else []
         return [Log(text=f"the head sent a {message.KIND}, which only a member sends")]
 
-    def disconnected(self, why: str, *, is_dead: bool, now: float = -NEVER) -> list[Action]:
+    def disconnected(self, why: str, *, is_dead: bool, now: float = -NEVER, was_paused: bool = False) -> list[Action]:
         """Handle the loss of the head.
 
         Args:
             why: how it was lost, for the log and the events.
             is_dead: the kernel of its machine closed the connection without a message from the head.
             now: monotonic seconds; needed where the head is dead.
+            was_paused: this agent stood still, and the head may have, too.
         """
         is_known = self._allegiance.lost is not None  # the head that is lost now has only gathered
         contact, attempt = self._lease.contact, self.attempt
         was_silent = is_dead and now - contact >= self._timing.silent_before_restart_s
         if self._leave is not None or not self._allegiance.lose(
-            why, contact, attempt, is_dead=is_dead, was_silent=was_silent
+            why, contact, attempt, is_dead=is_dead, was_silent=was_silent, was_paused=was_paused
         ):
             return []
         self._lease.end()
@@ -215,7 +216,10 @@ class Member:
         if now >= self._exits.judge_held_at:
             actions += self._record_held()
         if now >= self._silence_deadline():
-            actions += self.disconnected(f"no answer for {self._lease.patience_s:g} s", is_dead=False)
+            was_paused = now >= self._silence_deadline() + self._timing.looks_every_s
+            why = f"no answer for {self._lease.patience_s:g} s"
+            why += f"; {self.join.node} itself stood still" if was_paused else ""
+            actions += self.disconnected(why, is_dead=False, was_paused=was_paused)
         return [*actions, *(SendToHead(message=beat) for beat in self._lease.beat(now))]
 
     # Events of the workers.
