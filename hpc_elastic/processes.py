@@ -58,6 +58,17 @@ def is_ending(pid: int) -> bool:
     return len(fields) < 7 or bool(int(fields[6]) & _ENDING)
 
 
+def is_paused(pid: int) -> bool:
+    """Return whether a process stands still because of a signal (SIGSTOP, SIGTTIN ...) or a debugger.
+
+    Source: proc_pid_stat(5), states T and t.
+    """
+    try:
+        return _read(f"/proc/{pid}/stat").rpartition(b")")[2].split()[0] in (b"T", b"t")
+    except (OSError, IndexError):
+        return False
+
+
 def has_handler(pid: int, number: signal.Signals) -> bool:
     """Return whether a process has a handler for a signal, and so does not end of it; False if there is no such one.
 
@@ -65,6 +76,18 @@ def has_handler(pid: int, number: signal.Signals) -> bool:
     """
     try:
         found = re.search(rb"^SigCgt:\s*([0-9a-f]+)$", _read(f"/proc/{pid}/status"), re.MULTILINE)
+    except OSError:
+        return False
+    return found is not None and bool(int(found[1], 16) >> (number - 1) & 1)
+
+
+def has_pending(pid: int, number: signal.Signals) -> bool:
+    """Return whether a process that blocks a signal has got it; False if there is no such process.
+
+    Source: proc_pid_status(5), ShdPnd. A blocked signal stays there until it is unblocked or waited for.
+    """
+    try:
+        found = re.search(rb"^ShdPnd:\s*([0-9a-f]+)$", _read(f"/proc/{pid}/status"), re.MULTILINE)
     except OSError:
         return False
     return found is not None and bool(int(found[1], 16) >> (number - 1) & 1)

@@ -315,6 +315,8 @@ def _finish_after_notice(observation: Observation) -> Finish:
 
 
 def _describe_loss(observation: Observation) -> str:
+    if not observation.nodes:  # this head stood still, and perhaps all others with it
+        return observation.detail
     were = "was" if len(observation.nodes) == 1 else "were"
     return f"{', '.join(observation.nodes)} {were} lost: {observation.detail}"
 

@@ -51,6 +51,7 @@ from hpc_elastic.plan.launch_plan import LaunchPlan
 from hpc_elastic.rundir.layout import RunLayout
 from hpc_elastic.rundir.records import Endpoint
 from hpc_elastic.scheduler.allocation import Allocation
+from hpc_elastic.scheduler.slurm.host_side import open_terms
 from hpc_elastic.stage_variables import STAGED_VARIABLE
 
 DISK_DRAINS_WITHIN_S = 30.0
@@ -93,6 +94,7 @@ class Supervisor:
         self._departure = Departure(self._loop)
         self._telemetry = Telemetry(plan, allocation, journal=journal, disk=self._disk, say=self._say)
         self._tasks = Tasks()
+        self._circumstances = Circumstances(plan.run_dir)
         self._time_left = TimeLeft(plan, allocation, self._loop.time())
 
     async def run(self) -> Leave:
@@ -193,15 +195,19 @@ class Supervisor:
                 say=self._say,
             ),
         )
-        signals = AgentSignals(
+        self._watch_workers()
+        self._part.serve(self._group, self._watch_signals(), self._circumstances, self._health.examine)
+
+    def _watch_signals(self) -> AgentSignals:
+        return AgentSignals(
             self._loop,
-            is_local=place.is_local,
+            is_local=self._place.is_local,
+            has_term=lambda: self._guard.has_term(),
             stop=self._part.member.got_signal,
             escalate=self._group.hurry,
             say=self._say,
+            terms=open_terms(os.environ),
         )
-        self._watch_workers()
-        self._part.serve(self._group, signals, Circumstances(plan.run_dir), self._health.examine)
 
     def _open_keeper(self, address: str) -> KeeperLink | None:
         """Return the handle of this node's keeper, on whose port other nodes can dial from now on; None without one."""
@@ -224,6 +230,7 @@ class Supervisor:
     def _watch_workers(self) -> None:
         """Set up what looks at the workers beside their ends: stalls, stacks and samples."""
         place, plan, member = self._place, self._plan, self._part.member
+        self._group.explain_kills(self._circumstances.explain_kill)
         self._group.stalls = Stalls(
             plan,
             place,
@@ -235,6 +242,7 @@ class Supervisor:
         )
         member.furthest_step = self._group.heartbeats.furthest_step
         member.waiting_ranks = lambda: self._group.stalls.waiting if self._group.stalls is not None else ()
+        member.paused_ranks = lambda: self._group.paused
         member.stacks_asked = lambda request: self._tasks.run(self._take_stacks(request))
         member.save_asked = self._group.requested_saves.received
         self._group.requested_saves.answer = member.answer

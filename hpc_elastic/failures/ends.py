@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from hpc_elastic.failures.classes import FailureClass
 from hpc_elastic.failures.evidence import FailureEvidence
-from hpc_elastic.failures.exception_rules import tell_memory
+from hpc_elastic.failures.exception_rules import tell_host_oom, tell_memory
 from hpc_elastic.failures.output_end import WRAPPERS_LINES, last_line
 from hpc_elastic.failures.traceback_text import ends_with_fault, parse_traceback
 
@@ -189,8 +189,7 @@ def _tell_oom(end: WorkerEnd) -> str:
 
 
 def _tell_host_oom(end: WorkerEnd) -> str:
-    count = end.evidence.host_oom_kills
-    return f"the kernel of the node killed {count} process{'es' if count > 1 else ''} for memory meanwhile"
+    return tell_host_oom(end.evidence)
 
 
 def _logs(pattern: re.Pattern[str]) -> Callable[[WorkerEnd], bool]:

@@ -362,6 +362,26 @@ def _is_data_loaders(signal_words: str) -> Callable[[Occurrence], bool]:
     return lambda seen: bool(_WORKER_LOST.match(seen.raised.text)) and seen.says(rf"killed by signal: {signal_words}")
 
 
+def _is_stopped_loader(seen: Occurrence) -> bool:
+    """Whether the agent's TERM, which goes to all that a worker has started, ended a data loader's worker."""
+    return seen.evidence.sent_signal == "SIGTERM" and _is_data_loaders("Terminated")(seen)
+
+
+def _tell_loaders_end(seen: Occurrence) -> str:
+    is_killed = seen.says(r"killed by signal: Killed") and seen.evidence.memory is not None
+    return (
+        f"{tell_host_oom(seen.evidence)}, none of them in this cgroup"
+        if is_killed and seen.evidence.host_oom_kills
+        else ""
+    )
+
+
+def tell_host_oom(evidence: FailureEvidence) -> str:
+    """Return how many processes of the whole node the kernel has killed for memory."""
+    count = evidence.host_oom_kills
+    return f"the kernel of the node killed {count} process{'es' if count > 1 else ''} for memory meanwhile"
+
+
 def _is_stopped_launcher(seen: Occurrence) -> bool:
     """Whether torchrun, as the command of a worker, says that the agent's TERM ended it (elastic/multiprocessing)."""
     return (
@@ -377,6 +397,12 @@ RULES_FOR_EXCEPTIONS: tuple[ExceptionRule, ...] = (
         reason="torchrun, as the command of a worker, says that it got the signal that the agent had sent",
         failure_class=FailureClass.TORN_DOWN,
         holds=_is_stopped_launcher,
+    ),
+    ExceptionRule(
+        name="data loader's worker stopped by the agent",
+        reason="torch says that the signal which the agent had sent ended a data loader's worker",
+        failure_class=FailureClass.TORN_DOWN,
+        holds=_is_stopped_loader,
     ),
     ExceptionRule(
         name="port in use",
@@ -458,6 +484,13 @@ RULES_FOR_EXCEPTIONS: tuple[ExceptionRule, ...] = (
         reason="torch says that SIGABRT ended a data loader's worker",
         failure_class=FailureClass.ABORTED,
         holds=_is_data_loaders("Aborted"),
+    ),
+    ExceptionRule(
+        name="signal to a data loader's worker",
+        reason="torch says that another signal, such as SIGKILL, ended a data loader's worker",
+        failure_class=FailureClass.SIGNAL,
+        holds=_is_data_loaders(r"\w"),
+        tell=_tell_loaders_end,
     ),
     ExceptionRule(
         name="disk full",

@@ -12,8 +12,9 @@ its workers, which the next attempt waits for in any case, and goes by blame fir
    different machines are never compared.
 
 Failures of the same standing that the head heard of within `SIMULTANEOUS_S` may all be the cause: they are named as
-candidates. Where all that failed are victims, a rank that neither failed nor was on a lost node, and did not take part
-either, is the one that they waited for; a rank whose stack shows that it waits itself is not.
+candidates. Where all that failed are victims, they waited for a rank that a signal or a debugger had stopped; if
+there is none, for one that neither failed nor was on a lost node, and did not take part either, unless its stack shows
+that it waits itself.
 """
 
 from __future__ import annotations
@@ -56,12 +57,14 @@ class ObservedFailure:
 class StoppedRanks:
     """The ranks whose workers were stopped for a failure, by their node, and those that had exited 0 before.
 
-    `waiting` are those that waited for others in a collective when the stop began, by their stacks.
+    `waiting` are those that waited for others in a collective when the stop began, by their stacks; `paused` those that
+    a signal or a debugger had stopped.
     """
 
     nodes: Mapping[int, str]
     succeeded: Collection[int] = ()
     waiting: Collection[int] = ()
+    paused: Collection[int] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -151,11 +154,15 @@ def _is_told_of_another(failure: FailureRecord) -> bool:
 
 
 def _by_victims(attempt: int, observed: Sequence[ObservedFailure], stopped: StoppedRanks) -> FoundCause:
-    """Name what is known if every failure is a consequence: the ranks that ended early, or that did not take part."""
+    """Name what is known if every failure is a consequence: ranks that stood still, ended early or took no part."""
     chosen = _earliest(observed)
     failed = {each.failure.rank for each in observed}
     early = sorted(set(stopped.succeeded) - failed)
     waited = [each for each in observed if has_waited(each.failure)]
+    if paused := sorted((set(stopped.paused) & set(stopped.nodes)) - failed - set(stopped.succeeded)):
+        who = f"rank {paused[0]} on {stopped.nodes[paused[0]]} was" if len(paused) == 1 else f"{_ranks(paused)} were"
+        what = f"{who} stopped by a signal such as SIGSTOP, or by a debugger, while others waited"
+        return _silent(attempt, chosen, f"{what}; {describe_failure(chosen.failure)}", observed, stopped, paused)
     if early:
         what = f"{_ranks(early)} had ended with exit code 0 while others still worked"
         return _silent(attempt, chosen, f"{what}; {describe_failure(chosen.failure)}", observed, stopped, early)

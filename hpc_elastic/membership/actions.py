@@ -124,7 +124,8 @@ class StartWorkers:
 class StopWorkers:
     """Member: stop what is left of the attempt's workers, then call `workers_stopped`.
 
-    `is_terminated`: the workers have got their TERM already, from the sender of the one that this agent got.
+    `is_terminated`: this agent got a TERM, whose sender may have sent one to the workers as well; this agent sends one
+    only if they have none.
     `is_term_coming`: the workers are likely to get a TERM in a moment; this agent sends one only if they do not.
     `takes_stacks`: take the stacks of the workers before.
     """

@@ -27,7 +27,14 @@ class Allegiance:
         self.lost = self.lost if gathers else None
 
     def lose(
-        self, why: str, contact: float, attempt: int, *, is_dead: bool, was_silent: bool = False
+        self,
+        why: str,
+        contact: float,
+        attempt: int,
+        *,
+        is_dead: bool,
+        was_silent: bool = False,
+        was_paused: bool = False,
     ) -> LostHead | None:
         """Record the loss of the head, and return the lost head that counts; None if there was no head to lose."""
         if self.is_headless:
@@ -35,6 +42,12 @@ class Allegiance:
         self.is_headless = True
         if self.lost is None:
             self.lost = LostHead(
-                node=self.head, contact=contact, is_dead=is_dead, why=why, attempt=attempt, was_silent=was_silent
+                node=self.head,
+                contact=contact,
+                is_dead=is_dead,
+                why=why,
+                attempt=attempt,
+                was_silent=was_silent,
+                was_paused=was_paused,
             )
         return self.lost

@@ -92,6 +92,8 @@ class Head:
         self._resume_at = -NEVER
         self._held: dict[str, Seen] = {}  # by role: time-outs to act on when others have had time to report theirs
         self._held_until = NEVER
+        self._woke_at = -NEVER  # when this process went on after a pause
+        self._unnamed: set[str] = set()  # nodes that this head has not heard while it stood still
         self._fenced_by = NEVER  # when a stop for a lost member must have killed this node's own workers
         self._opens_at = now + settings.timing.starts_again_after_s if settings.may_predecessor_live else -NEVER
         self._start_gathering(now)
@@ -238,6 +240,9 @@ class Head:
             is_gone: it surely has no workers.
             may_return: its agent most likely lives.
         """
+        # Where this head stood still no node is named for it, nor one that has stood still with it and says goodbye
+        # now; one that does not return is named then.
+        was_paused = may_return and now < self._woke_at + self._settings.timing.returns_within_s
         is_agent_alone = is_gone and (may_return or not self._may_have_restarted(node, now))
         has_not_left = may_return or not is_agent_alone
         may_return = may_return or (is_gone and self._may_have_left(node, now))
@@ -248,7 +253,9 @@ class Head:
             self._closing.lost(node)
         if self.phase in (HeadPhase.CLOSING, HeadPhase.OVER):
             return self._left()
-        actions: list[Action] = [loss_note(node, why, self.attempt)]
+        actions: list[Action] = [] if was_paused else [loss_note(node, why, self.attempt)]
+        if was_paused:
+            self._unnamed.add(node)
         is_in_world = self._members.is_in_world(node)
         if is_in_world and (may_return or not is_gone):  # it may be alive, and may take this head's place
             lease_ended = member.lease.acked + self._settings.lease_s  # long ago, if this process was paused
@@ -258,7 +265,8 @@ class Head:
         is_needed = is_in_world and (self.phase is not HeadPhase.GATHERING or member.is_in_world)
         if is_needed or not self.gathering.can_be_enough():
             is_dead = is_gone and not may_return
-            seen = Seen(trigger=Trigger.NODE_LOST, nodes=(node,), detail=why, is_agent_dead=is_dead)
+            nodes = () if was_paused else (node,)
+            seen = Seen(trigger=Trigger.NODE_LOST, nodes=nodes, detail=why, is_agent_dead=is_dead)
             actions += self._observe(seen, now)
         else:
             actions.append(Log(text=f"{node} is lost: {why}; the run does without it", level="warning"))
@@ -412,9 +420,13 @@ class Head:
         leases = self._members.leases
         actions = leases.questions(now)
         why = f"no answer for {self._settings.lease_s:g} s"
-        was_paused = leases.is_late(now)  # then this process was silent, not the members, and they may be back soon
+        paused_s = leases.paused_s(now)  # then this process was silent, not the members, and they may be back soon
+        if paused_s:
+            self._woke_at = now
+        because = f"{self._settings.node} stood still for {paused_s:.0f} s, and heard nothing" if paused_s else why
         for node in leases.tick(now):
-            actions += [*self.lost(node, why, now, is_gone=False, may_return=was_paused), *drop(node, why)]
+            lost = self.lost(node, because, now, is_gone=False, may_return=paused_s > 0)
+            actions += [*lost, *drop(node, why)]
         actions += self._stop_if_due(now)
         if self.phase is HeadPhase.RUNNING:
             actions += self._check_barriers(now)
@@ -450,12 +462,15 @@ class Head:
             return said + self._observe(Seen(trigger=Trigger.NODES_MISSING, detail=too_few.message), now)
         if ended := self._settle_losses(now) or self._settle_silent_ends(now):
             return ended
+        lost = set(self._members.losses.nodes)
         told = [
+            *(loss_note(node, "it did not return", self.attempt) for node in sorted(self._unnamed & lost)),
             *self._members.arrivals.others(),
             *self._news.tell(self.attempt),
             *self.gathering.left_behind(),
             *self._judge.counts_losses(),
         ]
+        self._unnamed.clear()
         claim, world = self._judge.prepare_attempt()
         self.phase = HeadPhase.CLAIMING
         return [*told, ClaimAttempt(claim=claim, world=world)]

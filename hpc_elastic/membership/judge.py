@@ -266,6 +266,7 @@ class Judge:
             nodes={each.rank: each.node for each in is_stopped},
             succeeded=frozenset(tally.succeeded),
             waiting=frozenset(tally.waiting),
+            paused=frozenset(tally.paused),
         )
 
     @property

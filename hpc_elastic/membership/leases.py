@@ -43,9 +43,10 @@ class Leases:
         silent = self._roster.silent(now, self._settings.lease_s)
         return [node for node in silent if node != self._settings.node]
 
-    def is_late(self, now: float) -> bool:
-        """Return whether this check comes so late that this process, or its machine, must have been paused."""
-        return now >= self.next_tick + self._settings.timing.looks_every_s
+    def paused_s(self, now: float) -> float:
+        """Return for how long this process, or its machine, must have been paused that checks so late; 0 if not."""
+        late_s = now - self.next_tick
+        return late_s if late_s >= self._settings.timing.looks_every_s else 0.0
 
     def questions(self, now: float) -> list[Action]:
         """Return the question for the scheduler about members of the world that are silent for half a lease.

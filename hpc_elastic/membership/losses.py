@@ -198,7 +198,9 @@ class SuccessionRound:
     member then, and has told its other members to kill theirs: those that did not get the message have done so 2/3 of
     a lease later. Members that have all joined this round have fenced, so only the lost head's own workers matter;
     the workers of a dead agent are dead. If all members without the head are too few, spares that are on their way
-    may make up the number; and where the world has room for more nodes, spares have a moment to come.
+    may make up the number. Where this agent stood still until it lost the head, as a suspend of the whole job makes it,
+    the head has a moment to be found, as its members have if it wakes up first. Where the world has room for more
+    nodes, spares have a moment to come.
 
     Args:
         succession: the lost head and the world that is carried on.
@@ -229,6 +231,8 @@ class SuccessionRound:
         if not (self._is_complete() and is_enough()):  # a successor that begins late has to be found, too
             return max(lost.contact + self._timing.closes_after_contact_s, self._began + self._timing.is_found_within_s)
         at = lost.contact if lost.is_dead else lost.contact + self._timing.succeeds_after_contact_s
+        if lost.was_paused and not lost.is_dead:  # a head that wakes up as this agent does has a moment to answer
+            at = max(at, self._began + self._timing.is_found_within_s)
         return max(at, self._began + SPARES_COME_WITHIN_S) if has_room() else at
 
     def _is_complete(self) -> bool:

@@ -87,6 +87,7 @@ class Member:
         self._unkillable: tuple[int, ...] | None = None  # from `workers_stopped`, until it is handled
         self._step: int | None = None  # likewise
         self._waiting = ""  # likewise
+        self._paused = ""  # likewise
         self._takes_stacks = False  # a stop is under way before whose TERM the workers write their stacks
         self._stop_reason = ""
         self._stop_manner = StopManner.GRACE
@@ -162,19 +163,20 @@ class Member:
             return [name] if self._is_at_work(message.attempt) else []
         return [Log(text=f"the head sent a {message.KIND}, which only a member sends")]
 
-    def disconnected(self, why: str, *, is_dead: bool, now: float = -NEVER) -> list[Action]:
+    def disconnected(self, why: str, *, is_dead: bool, now: float = -NEVER, was_paused: bool = False) -> list[Action]:
         """Handle the loss of the head.
 
         Args:
             why: how it was lost, for the log and the events.
             is_dead: the kernel of its machine closed the connection without a message from the head.
             now: monotonic seconds; needed where the head is dead.
+            was_paused: this agent stood still, and the head may have, too.
         """
         is_known = self._allegiance.lost is not None  # the head that is lost now has only gathered
         contact, attempt = self._lease.contact, self.attempt
         was_silent = is_dead and now - contact >= self._timing.silent_before_restart_s
         if self._leave is not None or not self._allegiance.lose(
-            why, contact, attempt, is_dead=is_dead, was_silent=was_silent
+            why, contact, attempt, is_dead=is_dead, was_silent=was_silent, was_paused=was_paused
         ):
             return []
         self._lease.end()
@@ -214,7 +216,10 @@ class Member:
         if now >= self._exits.judge_held_at:
             actions += self._record_held()
         if now >= self._silence_deadline():
-            actions += self.disconnected(f"no answer for {self._lease.patience_s:g} s", is_dead=False)
+            was_paused = now >= self._silence_deadline() + self._timing.looks_every_s
+            why = f"no answer for {self._lease.patience_s:g} s"
+            why += f"; {self.join.node} itself stood still" if was_paused else ""
+            actions += self.disconnected(why, is_dead=False, was_paused=was_paused)
         return [*actions, *(SendToHead(message=beat) for beat in self._lease.beat(now))]
 
     # Events of the workers.
@@ -346,7 +351,7 @@ class Member:
         return [Log(text=reason), SendToHead(message=broken)]
 
     def terminated(self, signal_name: str, *, have_workers: bool) -> list[Action]:
-        """Stop the workers, because a signal from outside ends this agent; `have_workers` if they got one, too."""
+        """Stop the workers, because a signal from outside ends this agent; `have_workers` if they may have got one."""
         if self._is_terminated or self.phase is MemberPhase.LEAVING:
             return []
         self._is_terminated = True
@@ -365,6 +370,7 @@ class Member:
         step: int | None = None,
         waiting: Collection[int] = (),
         held: tuple[HeldState, ...] = (),
+        paused: Collection[int] = (),
     ) -> list[Action]:
         """Handle the end of a stop: no worker of the attempt is left, except those that survived KILL.
 
@@ -375,10 +381,12 @@ class Member:
             step: the furthest step that a worker's heartbeat named, None if none did.
             waiting: the global ranks that waited for others in a collective when the stop began, as far as known.
             held: the training states in memory that all workers of this node hold.
+            paused: the global ranks that a signal or a debugger had stopped when the stop began.
         """
         if self.phase is not MemberPhase.STOPPING or attempt != self.attempt:
             return []
-        self._unkillable, self._step, self._waiting = unkillable, step, format_ranks(waiting)
+        self._unkillable, self._step = unkillable, step
+        self._waiting, self._paused = format_ranks(waiting), format_ranks(paused)
         self.join = replace(self.join, store_port=store_port, held=held)
         return self._after_stop()
 
@@ -404,6 +412,7 @@ class Member:
             succeeded=self._global_ranks(self._exits.ended_well_here),
             step=self._step,
             waiting=self._waiting,
+            paused=self._paused,
             held=self.join.held,
         )
         return [*actions, SendToHead(message=stopped)]

@@ -354,8 +354,9 @@ class Stopped:
     `unkillable` are the processes that survived KILL. `store_port` is the port for the next attempt's store, if this
     node is to serve it. `succeeded` are the global ranks that had exited 0, as a set of ranks such as `0-6,8`. `step`
     is the furthest step that a heartbeat of the node's ranks named in the attempt, None if none did. `waiting` are the
-    global ranks that waited for others in a collective when their stacks were taken, as a set of ranks. `held` are the
-    training states in the memory of this node, checked since the workers have ended.
+    global ranks that waited for others in a collective when their stacks were taken, as a set of ranks; `paused` those
+    that a signal or a debugger had stopped when the stop began. `held` are the training states in the memory of this
+    node, checked since the workers have ended.
     """
 
     KIND: ClassVar[str] = "stopped"
@@ -366,6 +367,7 @@ class Stopped:
     succeeded: str = ""
     step: int | None = None
     waiting: str = ""
+    paused: str = ""
     held: tuple[HeldState, ...] = ()
 
 

@@ -24,7 +24,7 @@ class LostHead:
     `node` is None for a head that never assigned an attempt; `is_dead`: the kernel of its machine closed the
     connection without a message from the head, so its agent is dead, and its workers with it. `was_silent`: it did so
     after a silence, as a machine does that has started again meanwhile. `attempt`: the latest attempt that it assigned
-    to this node.
+    to this node. `was_paused`: this agent stood still until then, so the head may have stood still as well.
     """
 
     node: str | None
@@ -33,6 +33,7 @@ class LostHead:
     why: str
     attempt: int = 0
     was_silent: bool = False
+    was_paused: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,12 +11,13 @@ from hpc_elastic.rundir.records import FailureRecord, World
 class Tally:
     """The failures of the workers that run or ran last, which are forgotten role by role."""
 
-    __slots__ = ("_answered", "_heard_at", "again", "failures", "step", "succeeded", "waiting")
+    __slots__ = ("_answered", "_heard_at", "again", "failures", "paused", "step", "succeeded", "waiting")
 
     def __init__(self) -> None:
         self.failures: dict[str, FailureRecord] = {}
         self.succeeded: set[int] = set()  # global ranks that had exited 0 when their node was stopped
         self.waiting: set[int] = set()  # global ranks that waited for others when their stacks were taken
+        self.paused: set[int] = set()  # global ranks that a signal or a debugger had stopped
         self.again: set[int] = set()  # global ranks that exited 75 after a notice, on nodes where all have ended
         self.step: int | None = None  # the furthest that a heartbeat named, in the reports of stopped nodes
         self._heard_at: dict[str, float] = {}
@@ -36,6 +37,7 @@ class Tally:
         elif isinstance(message, messages.Stopped):
             self.succeeded.update(parse_ranks(message.succeeded))
             self.waiting.update(parse_ranks(message.waiting))
+            self.paused.update(parse_ranks(message.paused))
             if message.step is not None:
                 self.step = message.step if self.step is None else max(self.step, message.step)
             for failure in message.failures:
@@ -56,6 +58,7 @@ class Tally:
         """Forget the failures of the roles whose workers start again in the attempt of this world."""
         self.succeeded.clear()
         self.waiting.clear()
+        self.paused.clear()
         self.step = None
         self._answered.clear()
         if not self.failures and not self.again:

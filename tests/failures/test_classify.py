@@ -116,7 +116,7 @@ REAL = [
     ("wrong-interface", 0, "exception", "train.py:6 in start"),
     ("missing-file", 0, "exception", "train.py:1"),
     ("data-loader-raises", 0, "exception", "train.py:15 in __getitem__"),
-    ("data-loader-killed", 0, "exception", "train.py:16"),
+    ("data-loader-killed", 0, "signal", "train.py:16"),
     ("data-loader-segfault", 0, "segmentation_fault", "train.py:16"),
     ("data-loader-bus-error", 0, "shared_memory_full", "train.py:16"),
     ("pool-raises", 0, "exception", "train.py:3 in work"),
@@ -283,6 +283,8 @@ PRINTED = [
     ),
     # torch/csrc/DataLoader.cpp
     ("RuntimeError", "DataLoader worker (pid 4711) is killed by signal: Aborted. ", "aborted"),
+    ("RuntimeError", "DataLoader worker (pid 4711) is killed by signal: Killed. ", "signal"),
+    ("RuntimeError", "DataLoader worker (pid 4711) is killed by signal: Terminated. ", "signal"),
     ("OSError", "[Errno 28] No space left on device: '/scratch/x.pt'", "disk_full"),
     ("OSError", "[Errno 122] Disk quota exceeded", "disk_full"),
     ("OSError", "[Errno 28] No space left on device: '/dev/shm/psm_1'", "shared_memory_full"),
@@ -305,6 +307,29 @@ def test_what_torch_cuda_and_nccl_print_has_its_class(type_name: str, text: str,
 def test_a_users_value_error_with_the_same_words_is_an_exception(type_name: str, text: str, word: str) -> None:
     quoted = f"the service said: {text}"
     assert raised("ValueError", quoted, source="raise ValueError(text)").failure_class is FailureClass.EXCEPTION
+
+
+def loader_killed_by(words: str, **more: Any) -> Classified:
+    """What is said of a rank whose DataLoader worker a signal has ended (torch/csrc/DataLoader.cpp)."""
+    message = f"RuntimeError: DataLoader worker (pid 4711) is killed by signal: {words}. "
+    return classify(FailureEvidence(exit_code=1, written_by="bootstrap", message=message, **more))
+
+
+def test_a_data_loaders_worker_that_was_killed_is_a_kill_for_memory_only_where_the_kernel_says_so() -> None:
+    own, others = MemoryUse(oom_kills=1, peak=3 << 30, limit=4 << 30), MemoryUse(oom_kills=0)
+    for_memory = loader_killed_by("Killed", memory=own)
+    assert (for_memory.failure_class, for_memory.detail) == (FailureClass.OUT_OF_MEMORY, "3 of 4 GiB")
+    killed = loader_killed_by("Killed", memory=others, host_oom_kills=2)
+    assert killed.failure_class is FailureClass.SIGNAL
+    assert (
+        killed.detail == "the kernel of the node killed 2 processes for memory meanwhile, none of them in this cgroup"
+    )
+    assert loader_killed_by("Killed").detail == ""
+
+
+def test_a_data_loaders_worker_that_the_agents_term_ended_is_torn_down() -> None:
+    assert loader_killed_by("Terminated", sent_signal="SIGTERM").failure_class is FailureClass.TORN_DOWN
+    assert loader_killed_by("Terminated").failure_class is FailureClass.SIGNAL
 
 
 @pytest.mark.parametrize(
@@ -574,12 +599,17 @@ def test_the_rules_have_names_of_their_own_and_the_last_ones_always_hold() -> No
     assert RULES_FOR_EXCEPTIONS[-1].failure_class is FailureClass.EXCEPTION
 
 
+LOADER_TERMINATED = "RuntimeError: DataLoader worker (pid 4711) is killed by signal: Terminated. "
 ENDS = [
     (FailureEvidence(is_started=False, message="no such file"), "start_failed"),
     (FailureEvidence(has_survived_kill=True, signal_name="SIGTERM"), "unkillable"),
     (FailureEvidence(signal_name="SIGTERM", sent_signal="SIGTERM"), "torn_down"),
     (FailureEvidence(exit_code=1, sent_signal="SIGTERM", stderr_tail=STOPPED_LAUNCHER), "torn_down"),
     (FailureEvidence(exit_code=1, stderr_tail=STOPPED_LAUNCHER), "exception"),
+    (
+        FailureEvidence(exit_code=1, written_by="bootstrap", message=LOADER_TERMINATED, sent_signal="SIGTERM"),
+        "torn_down",
+    ),
     (FailureEvidence(signal_name="SIGKILL", memory=MemoryUse(oom_kills=1)), "out_of_memory"),
     (FailureEvidence(signal_name="SIGKILL", host_oom_kills=1), "out_of_memory"),
     (

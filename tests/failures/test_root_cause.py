@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -44,10 +45,14 @@ def at(failure: FailureRecord, frame: str) -> FailureRecord:
 
 
 def find(
-    *observed: tuple[float, FailureRecord], succeeded: tuple[int, ...] = (), waiting: tuple[int, ...] = ()
+    *observed: tuple[float, FailureRecord],
+    succeeded: tuple[int, ...] = (),
+    waiting: tuple[int, ...] = (),
+    paused: tuple[int, ...] = (),
 ) -> FoundCause:
     failures = [ObservedFailure(failure=failure, at=at) for at, failure in observed]
-    found = find_root_cause(3, failures, StoppedRanks(nodes=NODES, succeeded=succeeded, waiting=waiting))
+    stopped = StoppedRanks(nodes=NODES, succeeded=succeeded, waiting=waiting, paused=paused)
+    found = find_root_cause(3, failures, stopped)
     assert found is not None
     return found
 
@@ -93,6 +98,21 @@ def test_ranks_that_lost_their_peer_at_the_line_where_it_timed_out_waited_there_
 def test_of_the_ranks_that_did_not_time_out_those_that_wait_themselves_are_not_named() -> None:
     assert find((0.0, timed_out(0)), waiting=(1, 3, 4)).cause.candidates == "2,5"
     assert find((0.0, timed_out(0)), waiting=(1, 2, 3, 4, 5)).cause.candidates == "1-5"  # then nobody is left to name
+
+
+@pytest.mark.parametrize("fails", [timed_out, victim])
+def test_a_rank_that_stood_still_is_the_one_that_others_waited_for(fails: Callable[..., FailureRecord]) -> None:
+    cause = find(*((0.1 * rank, fails(rank)) for rank in (0, 1, 3)), succeeded=(5,), paused=(2, 5)).cause
+    assert (cause.rank, cause.node, cause.failure_class) == (2, "node1", "silent")
+    assert cause.line.startswith(
+        "rank 2 on node1 was stopped by a signal such as SIGSTOP, or by a debugger, while others"
+    )
+
+
+def test_several_ranks_that_stood_still_are_candidates_and_none_if_another_failed_by_itself() -> None:
+    assert find((0.0, timed_out(0)), paused=(2, 3)).cause.candidates == "2-3"
+    assert find((0.0, timed_out(0)), (0.1, culprit(4)), paused=(2,)).cause.rank == 4
+    assert "SIGSTOP" not in find((0.0, timed_out(0)), (0.1, timed_out(2)), paused=(2,)).cause.line
 
 
 def test_without_a_failure_there_is_no_cause() -> None:

@@ -30,6 +30,18 @@ try:
 finally:
     dist.destroy_process_group()
 """
+# Rank 2 stops itself, as a debugger would; the others wait for it as long as a collective may take.
+STOPS_ITSELF = """
+import datetime, os, signal
+import torch
+import torch.distributed as dist
+
+dist.init_process_group("gloo", timeout=datetime.timedelta(seconds=2))
+for step in range(10**6):
+    if (step, dist.get_rank()) == (20, 2):
+        os.kill(os.getpid(), signal.SIGSTOP)
+    dist.all_reduce(torch.ones(64))
+"""
 JOB = """
 nodes: 2
 workers_per_node: 2
@@ -65,5 +77,16 @@ def test_a_rank_that_closes_its_connections_before_it_fails_is_among_the_failure
     error = json.loads(Path(found["error_file"]).read_text())
     assert error["pid"] == found["pid"]
     assert 'train.py", line 9, in train' in error["message"]["extraInfo"]["py_callstack"]
+    run.assert_nothing_left()
+    run.assert_records_valid()
+
+
+def test_a_rank_that_has_stopped_itself_is_named_as_the_cause(door: Door) -> None:
+    door.write("train.py", STOPS_ITSELF)
+    door.write("job.yaml", JOB.format(start="fork") + "signals: {grace: 2s, restart_grace: 1s}\n")
+    run = door.submit("job.yaml", wait=True, exit_code=1)
+    cause = run.result()["root_cause"]
+    assert (cause["class"], cause["rank"], cause["silent"]) == ("silent", 2, "2"), run.result()
+    assert "rank 2 on local1 was stopped by a signal such as SIGSTOP, or by a debugger" in run.result()["cause"]
     run.assert_nothing_left()
     run.assert_records_valid()

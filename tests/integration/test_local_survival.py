@@ -392,3 +392,22 @@ def test_a_second_start_of_a_run_on_its_nodes_leaves_the_workers_of_the_first_al
     wait_until(Path(run.layout.result).exists, "the run is over")
     result = run.result()
     assert (result["state"], result["attempts"], result["restarts"]) == ("SUCCEEDED", 1, 0)
+
+
+@pytest.mark.parametrize("first", ["local0", "local3", ""])
+def test_nodes_that_all_stood_still_together_are_neither_lost_nor_named(start: Start, first: str) -> None:
+    """As `scontrol suspend` does; the one that goes on first is the head, another one, or none."""
+    case = start("{min: 2, max: 4}")
+    pids = {seen.pid: seen.node for seen in case.patient.processes()}
+    for pid in pids:
+        os.kill(pid, signal.SIGSTOP)
+    time.sleep(1.5 * LEASE_S)  # what is waited for is that their leases run out, by their own clocks
+    for pid in sorted(pids, key=lambda pid: pids[pid] != first):
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGCONT)
+        if pids[pid] == first:
+            time.sleep(0.05)
+    assert case.wait_for_attempt(2) == ["local0", "local1", "local2", "local3"], case.story()
+    case.assert_succeeds(attempts=2, node_losses=0)
+    assert case.events("node.lost") == []
+    assert re.fullmatch(r"local0 stood still for \d+ s, and heard nothing", case.patient.claims()[1]["reason"])

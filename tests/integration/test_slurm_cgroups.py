@@ -13,6 +13,7 @@ import pytest
 
 from tests.integration import greedy_trainer
 from tests.integration.conftest import Door
+from tests.integration.images import needs_bubblewrap, write_image
 from tests.integration.slurm_jobs import (
     DIES,
     STUBBORN,
@@ -120,6 +121,28 @@ def test_a_cancelled_run_leaves_no_process_not_even_with_a_session_and_variables
     confining.wait_for_job(run.job_id, "CANCELLED")
     only_slurm_is_left(confining)
     assert '"CANCELLED"' in confined_door.run("status", run.layout.root, "--json", exit_code=None).stdout
+
+
+def test_workers_get_one_term_though_slurm_tells_the_agents_alone(confined_door: Door, confining: Cluster) -> None:
+    """proctrack/cgroup sends it to the task alone, which is the agent (cgroup.conf, SignalChildrenProcesses=no)."""
+    run = start(confined_door, WAITS, ranks=2, nodes="2", workers="1")
+    confining.run("scancel", run.job_id)
+    assert_over(run, "CANCELLED", 10)
+    assert [run.stdout(1, rank) for rank in (0, 1)] == [f"waiting {rank}\ngot SIGTERM\nsaved\n" for rank in (0, 1)]
+    only_slurm_is_left(confining)
+
+
+@needs_bubblewrap
+@pytest.mark.parametrize("more", ["", "--unshare-pid"])
+def test_workers_in_an_image_get_one_term_though_slurm_tells_the_shell_outside_alone(
+    confined_door: Door, confining: Cluster, more: str
+) -> None:
+    run = start(confined_door, ranks=2, nodes="2", workers="1", more=write_image(confined_door.folder, more=more))
+    confining.run("scancel", run.job_id)
+    result = assert_over(run, "CANCELLED", 10)
+    assert (result["written_by"], result["reason"]) == ("node1", "terminated")
+    assert [run.stdout(1, rank) for rank in (0, 1)] == [f"waiting {rank}\ngot SIGTERM\nsaved\n" for rank in (0, 1)]
+    only_slurm_is_left(confining)
 
 
 def test_slurm_ends_what_a_killed_agent_has_left(confined_door: Door, confining: Cluster) -> None:

@@ -12,6 +12,7 @@ from tests.integration.slurm_jobs import (
     DIES,
     STUBBORN,
     WAITS,
+    agent_pid,
     assert_left_slurm,
     assert_over,
     only_run,
@@ -151,6 +152,15 @@ def test_scancel_of_a_running_job_is_a_stop_and_no_failure(slurm_door: Door, slu
         said = [run.stdout(1, rank) for rank in range(8)]
         assert said == [f"waiting {rank}\ngot SIGTERM\nsaved\n" for rank in range(8)]
     slurm.wait_for_job(run.job_id, "CANCELLED")
+
+
+@pytest.mark.variant(of="test_scancel_of_a_running_job_is_a_stop_and_no_failure")
+def test_a_term_to_one_agent_alone_is_one_term_for_every_worker(slurm_door: Door, slurm: Cluster) -> None:
+    run = start(slurm_door, ranks=4, nodes="2")
+    os.kill(agent_pid(run, "node2"), signal.SIGTERM)
+    result = assert_over(run, "CANCELLED", 10)
+    assert (result["reason"], result["failures"]) == ("terminated", {}), run.story()
+    assert [run.stdout(1, rank) for rank in range(4)] == [f"waiting {rank}\ngot SIGTERM\nsaved\n" for rank in range(4)]
 
 
 @pytest.mark.variant(of="test_cancel_kills_what_ignores_term")

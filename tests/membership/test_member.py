@@ -319,9 +319,9 @@ def test_a_worker_that_was_reported_as_stalled_is_not_judged_once_more_by_its_en
 def test_what_the_stacks_said_of_waiting_ranks_goes_to_the_head() -> None:
     member = working()
     member.received(Stop(attempt=1, manner=StopManner.RESTART, reason="it hangs", takes_stacks=True), 1)
-    (stopped,) = told(member.workers_stopped(1, (), 26000, 17, {3, 2}))
+    (stopped,) = told(member.workers_stopped(1, (), 26000, 17, {3, 2}, paused={2}))
     assert isinstance(stopped, Stopped)
-    assert (stopped.step, stopped.waiting) == (17, "2-3")
+    assert (stopped.step, stopped.waiting, stopped.paused) == (17, "2-3", "2")
 
 
 def test_keeps_stopped_back_until_every_failure_is_recorded() -> None:

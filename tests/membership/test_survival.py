@@ -403,6 +403,37 @@ def test_a_head_that_was_paused_waits_for_those_that_it_has_not_heard_meanwhile(
     assert (len(claim.members), claim.spend.node_losses) == (4, 0)
 
 
+def lost_in(actions: list[Action]) -> list[str]:
+    """The nodes of the events of losses."""
+    return [note.metadata["node"] for note in of_kind(actions, Note) if note.name == "node.lost"]
+
+
+def woken() -> tuple[HeadScript, list[Action]]:
+    """A head that stood still for longer than a lease, and what it does then."""
+    script = running(min_nodes=1)
+    script.now += LEASE_S + 1
+    return script, script.head.tick(script.now)
+
+
+def test_a_head_that_was_paused_names_no_node_that_comes_back() -> None:
+    script, done = woken()
+    done += script.say(1, Dropped(reason="it has lost this head: no answer for 6 s; node1 itself stood still"))
+    done += [*restart(script, 0), *script.join(1, 3), *script.join(2)]
+    claim = the_claim(done).claim
+    assert lost_in(done) == []
+    assert claim.reason == "node0 stood still for 9 s, and heard nothing"
+    assert (len(claim.members), claim.spend.node_losses) == (4, 0)
+
+
+def test_a_head_that_was_paused_names_a_node_that_does_not_come_back() -> None:
+    script, done = woken()
+    done += [*restart(script, 0), *script.join(1), *script.join(2)]
+    assert lost_in(done) == []
+    done += script.pass_time(LEASE_S)
+    assert lost_in(done) == ["node3"]
+    assert the_claim(done).claim.spend.node_losses == 1
+
+
 def test_a_side_whose_others_do_not_come_back_in_time_still_waits_for_what_they_do() -> None:
     script = running(min_nodes=2, join_timeout_s=5)
     for node_id in (1, 2, 3):
@@ -520,6 +551,22 @@ def test_a_successor_goes_on_at_once_if_everybody_is_here_and_the_head_is_dead()
     assert (claim.attempt, claim.predecessor, claim.members) == (4, 3, ("node1", "node2", "node3"))
     assert claim.spend == Spend(restarts=2, node_losses=2)
     assert claim.reason == "node0 was lost: no answer for 6 s"
+
+
+def test_a_successor_that_stood_still_gives_a_head_that_may_have_too_a_moment_to_be_found() -> None:
+    given = succession(is_dead=False, contact=-60.0)
+    assert the_claim(joined_by_all(succeeding(given)))
+    paused = succeeding(replace(given, lost=replace(given.lost, was_paused=True)))
+    assert not of_kind(joined_by_all(paused), ClaimAttempt)
+    assert not of_kind(paused.pass_time(LEASE_S / 2 - 0.1), ClaimAttempt)
+    assert the_claim(paused.pass_time(0.2))
+    is_dead = replace(given.lost, was_paused=True, is_dead=True)
+    assert the_claim(joined_by_all(succeeding(replace(given, lost=is_dead))))
+
+
+def joined_by_all(script: HeadScript) -> list[Action]:
+    script.join(1, 2)
+    return script.join(3)
 
 
 @pytest.mark.parametrize(("here", "leases"), [((1, 2, 3), 1), ((1, 2), 2)], ids=["all", "some"])

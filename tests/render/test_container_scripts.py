@@ -148,7 +148,7 @@ def test_slurm_is_asked_outside_of_the_image(tmp_path: Path) -> None:
     # The command has no other job's variables, as a command that the agent itself starts would not.
     assert told["answers"][0] == [3, "it's|a b\n||/etc/slurm.conf|gpu||", "oops\n"]
     assert told["answers"][1:] == ["MissingProgramError", [1, "", ""], [0, "answers\n", ""], "SilenceError"]
-    assert told["left"] == ["environ", "requests"]
+    assert told["left"] == ["environ", "requests", "terms"]
 
 
 @pytest.mark.long

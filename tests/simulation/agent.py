@@ -179,6 +179,7 @@ class Agent:
         self.headquarters: Headquarters | None = None
         again = f"/{start_number}" if start_number else ""
         self.dice = random.Random(f"{run.scenario.seed}/{number}{again}")
+        self._has_term = False  # the guard, beside the workers
         ahead_s = self.dice.choice([0.0, 0.0, -3600.0, 3600.0, 86400.0])
         drift = random.Random(f"{run.scenario.seed}/{number}/drift").choice([0.0, -DRIFT / 2, DRIFT / 2])
         self.clock = MachineClock(ahead_s, 1 + drift)
@@ -295,7 +296,12 @@ class Agent:
             time_left=TimeLeft(run.plan, run.place(self), self.now) if is_timed else None,
         )
         signals = AgentSignals(
-            self.process, is_local=False, stop=self.part.member.got_signal, escalate=self.workers.hurry, say=self._say
+            self.process,
+            is_local=False,
+            has_term=lambda: self._has_term,
+            stop=self.part.member.got_signal,
+            escalate=self.workers.hurry,
+            say=self._say,
         )
         self.part.member.furthest_step = lambda: run.workers_step(self.workers.attempt)
         self.part.member.waiting_ranks = lambda: self.workers.waiting
@@ -394,8 +400,10 @@ class Agent:
             self.process.freeze(seconds)
 
     def terminate(self) -> None:
-        """A TERM from outside to every process of the node; the guard ignores it."""
-        self.workers.terminate_all()
+        """A TERM from outside: to every process of the node, or to the agent alone."""
+        if self.dice.random() < 0.5:
+            self._has_term = True
+            self.workers.terminate_all()
         self.run.clock.after(self.dice.uniform(0, 0.02), lambda: self.process.signal(signal.SIGTERM))
 
     def break_store(self) -> None:

@@ -144,6 +144,7 @@ class LocalMember:
         self.save_asked: Callable[[PinState | SaveState | UnpinState], None] = lambda _: None  # pins and writes states
         self.furthest_step: Callable[[], int | None] = lambda: None  # that a heartbeat of the latest attempt named
         self.waiting_ranks: Callable[[], Collection[int]] = tuple  # global ranks, by the stacks taken at a stop
+        self.paused_ranks: Callable[[], Collection[int]] = tuple  # global ranks that stood still when a stop began
 
     def serve(self, group: NodeWorkers, signals: TermWatch, circumstances: Circumstances | None = None) -> None:
         """Sets the workers, and the watch that knows whether they got a TERM; call it before there is a head.
@@ -241,7 +242,7 @@ class LocalMember:
         self._do(lambda _: self._member.node_broke(reason))
 
     def got_signal(self, name: str, have_workers: bool) -> None:
-        """Tells the member that a signal from outside ends this agent; `have_workers` if the workers got it too."""
+        """Tells the member that a signal from outside ends this agent; `have_workers`: perhaps they got it, too."""
         is_leaving = self._member.phase is MemberPhase.LEAVING  # and perhaps writes a training state
         if self._place.is_local and (is_leaving or self._is_stop_of_a_person()):
             self._group.hurry()  # a person who asked for the stop in another way asks again
@@ -340,7 +341,7 @@ class LocalMember:
 
     async def _stop(self, action: StopWorkers) -> None:
         try:
-            is_terminated = action.is_terminated or (action.is_term_coming and await self._signals.is_term_here())
+            is_terminated = (action.is_terminated or action.is_term_coming) and await self._is_term_here(action.manner)
             unkillable = await self._group.stop_workers(
                 action.manner, is_terminated=is_terminated, takes_stacks=action.takes_stacks
             )
@@ -349,13 +350,28 @@ class LocalMember:
                 await self._await_records_unless_fenced()  # which say whether the node may be at fault
             if self._is_suspect and action.manner is StopManner.RESTART:
                 await self._examine_unless_fenced()
-            held = await self._group.held_states(is_quick=is_terminated)  # there may be no time to read them twice
+            is_quick = action.is_terminated or is_terminated  # there may be no time to read them twice
+            held = await self._group.held_states(is_quick=is_quick)
         finally:
             self._stopping = None
             self._is_fenced.clear()
         self._fenced_by = NEVER
-        port, step, waiting = self._group.store_port, self.furthest_step(), self.waiting_ranks()
-        self._do(lambda _: self._member.workers_stopped(action.attempt, unkillable, port, step, waiting, held))
+        port, step = self._group.store_port, self.furthest_step()
+        waiting, paused = self.waiting_ranks(), self.paused_ranks()
+        self._do(lambda _: self._member.workers_stopped(action.attempt, unkillable, port, step, waiting, held, paused))
+
+    async def _is_term_here(self, manner: StopManner) -> bool:
+        """Returns whether the workers got a TERM from outside; what kills them anyway does not wait for the answer."""
+        if manner.hardness:
+            return False
+        watching = asyncio.ensure_future(self._signals.is_term_here())
+        fenced = asyncio.ensure_future(self._is_fenced.wait())
+        await asyncio.wait([watching, fenced], return_when=asyncio.FIRST_COMPLETED)
+        fenced.cancel()
+        if not watching.done():
+            watching.cancel()
+            return False
+        return watching.result()
 
     async def _find_failed_inside(self) -> None:
         """Report each worker that the stop ended as failed whose program had failed before: it was a wrapper only.

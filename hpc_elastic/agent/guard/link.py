@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import os
 import select
+import signal
 import subprocess
 import sys
 import threading
@@ -16,6 +17,7 @@ from hpc_elastic.agent.system.background import BackgroundThread
 from hpc_elastic.agent.system.children import Child, adopt_process
 from hpc_elastic.agent.system.processes import ATTEMPT_VARIABLE, agent_id
 from hpc_elastic.deadline import Deadline
+from hpc_elastic.processes import has_pending
 
 LEAVES_WITHIN_S = 2.0
 AGAIN_AFTER_S = 1.0  # a node without memory would kill the next guard at once, too
@@ -53,6 +55,11 @@ class GuardLink:
     def pids(self) -> list[int]:
         """Return the guard's process id, if there is a guard; must be called in the thread for processes."""
         return [self._child.pid] if self._child is not None else []
+
+    def has_term(self) -> bool:
+        """Return whether the guard has got a TERM, as the workers have if it was sent to the whole step."""
+        child = self._child
+        return child is not None and has_pending(child.pid, signal.SIGTERM)
 
     def set_deadline(self, deadline: float) -> None:
         """Set the time until which the workers may run unless it is moved again, by `clock.now`."""

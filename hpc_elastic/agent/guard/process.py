@@ -8,7 +8,9 @@ it. A line on standard input says
 that the deadline was moved nearer. When it has passed, or standard input ends without the line `bye`, the guard kills
 every worker of the run on this node, again and again. As long as the deadline is not moved, it goes on looking,
 because a process that was about to become a worker may do so late. The guard starts before any worker and ignores the
-signals that end an agent, which Slurm sends to every process of a step.
+signals that end an agent, which Slurm may send to every process of a step. TERM it blocks instead, and never takes: so
+it stays pending, and tells the agent that a TERM of its own was sent to the processes beside it as well. Like a worker,
+the guard is a child of the agent in a session of its own.
 
 Nothing that could block or be postponed comes before the kill. The line for the log is written by a thread afterwards,
 because its reader may be the frozen agent. The processes below the agent are found without reading any other process
@@ -36,7 +38,7 @@ from hpc_elastic.processes import Process, find_process
 BYE = b"bye\n"
 NEARER = b"\n"
 IGNORED = (
-    *(signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2),
+    *(signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2),
     signal.SIGCONT,
 )
 KILL_BOUND_S = 30.0
@@ -49,6 +51,8 @@ _LOCKED = 1 | 4  # MCL_CURRENT | MCL_ONFAULT of mlockall(2): what is in memory s
 def main(arguments: Sequence[str]) -> int:
     """Guard the workers until the agent says bye or has ended; kill them in the second case."""
     descriptor, run_dir, node, agent = arguments
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)  # the kernel keeps no signal that an inherited SIG_IGN throws away
     for number in IGNORED:
         signal.signal(number, signal.SIG_IGN)
     os.chdir("/")

@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from hpc_elastic.agent.system.free_space import FreeSpaceProbe, read_local_mounts
 from hpc_elastic.agent.system.kernel_log import KernelLogEnd
 from hpc_elastic.agent.system.memory import MemoryWatch
-from hpc_elastic.failures.evidence import FreeSpace, MemoryUse
+from hpc_elastic.failures.classify import classify
+from hpc_elastic.failures.evidence import FailureEvidence, FreeSpace, MemoryUse
 from hpc_elastic.failures.xid import Xid, parse_xid
 
 MEASURE_WITHIN_S = 0.5  # the head waits for the failure's record
@@ -75,6 +76,16 @@ class Circumstances:
         is_of_gpu = _IS_OF_GPU.search(text) is not None
         xids = self._read_xids() if is_of_gpu else ()
         return Measured(memory=memory, host_oom_kills=host_kills, free=free, xids=xids)
+
+    def explain_kill(self, pid: int) -> str:
+        """Return how a process of the agent ended that a SIGKILL ended: for memory, as far as the kernel says so.
+
+        Its kills count since the last mark.
+        """
+        memory, host_kills = self._memory.look(pid)
+        found = classify(FailureEvidence(signal_name="SIGKILL", memory=memory, host_oom_kills=host_kills))
+        is_told = not found.detail or found.detail in found.message
+        return found.message if is_told else f"{found.message} ({found.detail})"
 
     def _read_xids(self) -> tuple[Xid, ...]:
         new = (xid for record in self._log.read() if (xid := parse_xid(record)) is not None)

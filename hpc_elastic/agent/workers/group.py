@@ -136,7 +136,12 @@ class LocalWorkers:
         self._ended_by_stop: list[WorkerOrder] = []  # those of the latest attempt
         self._starting: asyncio.Task[None] | None = None
         self.started = 0.0  # the start of the latest attempt, in Unix seconds
+        self.paused: frozenset[int] = frozenset()  # global ranks that stood still when the latest stop began
         self.start_method = ""  # how its workers were started: fork or spawn
+
+    def explain_kills(self, explain: Callable[[int], str]) -> None:
+        """Set what tells how a process of the agent with this id was killed that a SIGKILL ended; it may block."""
+        self._store.explain_kill = explain
 
     @property
     def store_port(self) -> int:
@@ -171,6 +176,7 @@ class LocalWorkers:
         self, manner: StopManner, *, is_terminated: bool, takes_stacks: bool = False
     ) -> tuple[int, ...]:
         """End the workers and all they started, and start no more; return the process ids that survived KILL."""
+        self.paused = self._workers.paused()  # first: what follows takes time, in which somebody may end the pause
         self._stop_asked.set()
         self.requested_saves.interrupt()
         await self._notice_signal.end()

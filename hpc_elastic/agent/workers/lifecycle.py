@@ -36,7 +36,7 @@ from hpc_elastic.agent.system.processes import Marks, WorkerSearch, signal_all
 from hpc_elastic.agent.workers.spawn import SpawnedWorker
 from hpc_elastic.last_word import Word, WordKind
 from hpc_elastic.membership.messages import StopManner
-from hpc_elastic.processes import Process, is_ending, with_descendants
+from hpc_elastic.processes import Process, is_ending, is_paused, with_descendants
 
 KILL_BOUND_S = 10.0
 KILL_AGAIN_S = 0.2
@@ -125,6 +125,10 @@ class Workers:
     def running(self) -> dict[int, int]:
         """Return the process ids of the workers that run and have not said their last word, by global rank."""
         return {worker.order.rank: pid for pid, worker in self._alive.items() if pid not in self._ending}
+
+    def paused(self) -> frozenset[int]:
+        """Return the global ranks of the workers that a signal or a debugger has stopped."""
+        return frozenset(rank for rank, pid in self.running().items() if is_paused(pid))
 
     def send(self, rank: int, number: signal.Signals) -> None:
         """Send a signal to the worker of a global rank, if it runs, and to no process that it has started."""

@@ -80,4 +80,4 @@ class TermWatch(Protocol):
     """The interface that tells whether the workers of this node got a TERM from outside."""
 
     async def is_term_here(self) -> bool:
-        """Return whether the workers got a TERM from outside; another node got one, so it may be about to arrive."""
+        """Return whether the workers got a TERM from outside; an agent got one, so it may be about to arrive."""

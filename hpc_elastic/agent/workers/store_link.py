@@ -51,6 +51,8 @@ class StoreLink:
         self._thread = thread
         self._say = say
         self._on_broken = on_broken
+        # Tells in the thread how the process with this id was killed that a SIGKILL ended; it may block.
+        self.explain_kill: Callable[[int], str] = lambda _: "killed by SIGKILL"
         self._host: Child | None = None
         self._link: socket.socket | None = None
         self._start_lock = asyncio.Lock()
@@ -132,9 +134,13 @@ class StoreLink:
         self._say(f"no store is served, workers can only do without one: {why}")
 
     async def _broke(self) -> None:
+        pid = self._host.pid if self._host is not None else 0
         returncode = await self._ended()
         if self._has_torch and not self._is_closed:
-            self._on_broken(f"the store host {_how_it_ended(returncode)}")
+            how = _how_it_ended(returncode)
+            if returncode == -signal.SIGKILL:
+                how = f"was {await self._thread.call(lambda: self.explain_kill(pid))}"
+            self._on_broken(f"the store host {how}")
 
     async def _ended(self) -> int | None:
         """Close the link, which ends the host, and return its exit code."""

@@ -184,6 +184,17 @@ def test_the_signals_that_end_an_agent_do_not_end_its_guard(guarded: Guarded, sp
     assert wait_until_gone(guarded.pid)
 
 
+def test_the_guard_tells_whether_it_got_a_term(guarded: Guarded, spawn: Spawn, tmp_path: Path) -> None:
+    worker = spawn(environment=marks_of(tmp_path))
+    guarded.link.set_deadline(now())  # the worker's death says that the guard is ready for signals
+    assert worker.wait(20) == -signal.SIGKILL
+    for number in (signal.SIGINT, signal.SIGUSR1, signal.SIGCONT):
+        os.kill(guarded.pid, number)
+        assert not guarded.link.has_term()
+    os.kill(guarded.pid, signal.SIGTERM)
+    assert guarded.link.has_term()
+
+
 def test_kills_although_nobody_reads_its_standard_error(spawn: Spawn, tmp_path: Path) -> None:
     """It has the agent's, whose reader may be what is frozen."""
     reader, writer = os.pipe()

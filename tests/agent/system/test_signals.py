@@ -19,6 +19,7 @@ def play(*numbers: signal.Signals, is_local: bool = False, same_within_s: float 
         AgentSignals(
             loop,
             is_local=is_local,
+            has_term=lambda: False,
             stop=lambda name, have_workers: told.append((name, have_workers)),
             escalate=lambda: told.append("escalate"),
             say=told.append,
@@ -36,7 +37,71 @@ def play(*numbers: signal.Signals, is_local: bool = False, same_within_s: float 
     return told
 
 
-def test_slurms_term_reached_the_workers_too() -> None:
+def is_term_here(*answers: bool, is_local: bool = False) -> bool:
+    """What the agent finds if its guard answers so, and with the last answer from then on."""
+    left = list(answers)
+
+    async def main() -> bool:
+        signals = AgentSignals(
+            asyncio.get_running_loop(),
+            is_local=is_local,
+            has_term=lambda: left.pop(0) if len(left) > 1 else left[0],
+            stop=lambda *_: None,
+            escalate=lambda: None,
+            say=lambda _: None,
+        )
+        return await signals.is_term_here()
+
+    return asyncio.run(main())
+
+
+def test_a_term_that_the_shell_outside_of_an_image_got_is_the_agents() -> None:
+    told: list[object] = []
+    reader, writer = os.pipe()
+    os.set_blocking(reader, False)
+
+    async def main() -> None:
+        AgentSignals(
+            asyncio.get_running_loop(),
+            is_local=False,
+            has_term=lambda: False,
+            stop=lambda name, have_workers: told.append((name, have_workers)),
+            escalate=lambda: told.append("escalate"),
+            say=told.append,
+            terms=reader,
+        )
+        os.write(writer, b"\n")
+        while not told:
+            await asyncio.sleep(0.001)
+        os.close(writer)  # the shell ends, and nobody reads on
+
+        def is_open() -> bool:
+            try:
+                os.fstat(reader)
+            except OSError:
+                return False
+            return True
+
+        while is_open():
+            await asyncio.sleep(0.001)
+
+    asyncio.run(main())
+    assert told == [("SIGTERM", True)]
+
+
+def test_the_workers_have_a_term_that_their_guard_has_got_a_moment_later() -> None:
+    assert is_term_here(False, False, True)
+
+
+def test_the_workers_have_no_term_if_their_guard_gets_none() -> None:
+    assert not is_term_here(False)
+
+
+def test_a_local_agent_sends_its_workers_a_term_at_once() -> None:
+    assert not is_term_here(True, is_local=True)
+
+
+def test_slurms_term_may_have_reached_the_workers_too() -> None:
     assert play(signal.SIGTERM) == [("SIGTERM", True)]
 
 

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
-from hpc_elastic.agent.workers.circumstances import named_folders
+from hpc_elastic.agent.system.memory import MemoryWatch
+from hpc_elastic.agent.workers.circumstances import Circumstances, named_folders
+from tests.agent.system.test_memory import Node
 
 TRACEBACK = """Traceback (most recent call last):
   File "/home/ada/job.py", line 5, in <module>
@@ -37,3 +41,15 @@ def test_no_more_than_the_last_folders_that_a_text_names_are_asked() -> None:
 
 def test_a_relative_name_says_nothing_without_a_directory() -> None:
     assert named_folders(TRACEBACK, "") == ()
+
+
+def test_a_process_of_the_agent_that_was_killed_for_memory_is_told_so(tmp_path: Path) -> None:
+    node = Node(tmp_path)
+    node.has_version_1()
+    circumstances = Circumstances(str(tmp_path), MemoryWatch(str(tmp_path)), str(tmp_path))
+    circumstances.mark()
+    assert circumstances.explain_kill(4711) == "killed by SIGKILL"
+    node.write("proc/vmstat", "oom_kill 6\n")
+    assert circumstances.explain_kill(4711).startswith("killed by SIGKILL (the kernel of the node killed 1 process for")
+    node.kills_1(1)
+    assert circumstances.explain_kill(4711) == "killed by the out-of-memory killer: 251 of 256 MiB"

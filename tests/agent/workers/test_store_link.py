@@ -53,14 +53,21 @@ def _wait_for_end(pid: int) -> None:
 
 
 async def _serve(package: Path, *, is_gone_first: bool) -> Listener:
-    told = Listener()
+    told, pids = Listener(), list[int]()
+
+    def explain(killed: int) -> str:
+        assert [killed] == pids
+        return "killed by the out-of-memory killer: 251 of 256 MiB"
+
     thread = BackgroundThread("processes", asyncio.get_running_loop())
     plan = make_run_plan(package, package_dir=str(package), start="spawn")
     place = Allocation(job_id="1", restart_count=0, array_task=None, node_id=0, nodes=("node1",), is_local=True)
     start = WorkerStart(plan, place, os.environ, thread=thread, deadline=DEADLINE, say=lambda *_: None)
     link = StoreLink(str(package), start=start, thread=thread, say=told.hear, on_broken=told.hear_of_end)
+    link.explain_kill = explain
     await link.start()
-    (pid,) = link.pids()
+    pids += link.pids()
+    (pid,) = pids
     if is_gone_first:
         _wait_for_end(pid)
     await link.serve(1, Endpoint(address="127.0.0.1", port=1), socket.create_server(("127.0.0.1", 0)))
@@ -87,3 +94,10 @@ def test_a_host_that_crashes_breaks_the_attempt(tmp_path: Path) -> None:
     (tmp_path / "launch.py").write_text(HOST.format(before="", after="sys.exit(3)"))
     told = asyncio.run(_serve(tmp_path, is_gone_first=False))
     assert told.broken == ["the store host ended (exit code 3)"]
+
+
+def test_a_host_that_the_kernel_has_killed_for_memory_is_told_so(tmp_path: Path) -> None:
+    after = "import os, signal; os.kill(os.getpid(), signal.SIGKILL)"
+    (tmp_path / "launch.py").write_text(HOST.format(before="", after=after))
+    told = asyncio.run(_serve(tmp_path, is_gone_first=False))
+    assert told.broken == ["the store host was killed by the out-of-memory killer: 251 of 256 MiB"]

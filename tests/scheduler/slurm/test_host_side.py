@@ -11,6 +11,7 @@ from hpc_elastic.scheduler.slurm.host_side import (
     HOST_SIDE_VARIABLE,
     ask_host_side,
     enter,
+    open_terms,
     run_from_node,
 )
 
@@ -56,3 +57,14 @@ def test_a_folder_that_is_gone_is_an_error_of_the_scheduler(tmp_path: Path, monk
 def test_outside_of_an_image_a_command_runs_as_ever(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(HOST_SIDE_VARIABLE, raising=False)
     assert run_from_node(["echo", "a b"], environ=os.environ, timeout_s=20).stdout == "a b\n"
+
+
+def test_the_pipe_of_terms_is_opened_without_waiting_where_the_shell_outside_has_made_one(tmp_path: Path) -> None:
+    environ = {HOST_SIDE_VARIABLE: str(tmp_path)}
+    assert open_terms(environ) is None  # by a template that makes none
+    assert open_terms({}) is None
+    os.mkfifo(tmp_path / "terms")
+    pipe = open_terms(environ)
+    assert pipe is not None
+    assert not os.get_blocking(pipe)
+    os.close(pipe)
