@@ -41,7 +41,7 @@ from queue import SimpleQueue
 from tempfile import TemporaryDirectory
 from types import ModuleType
 
-from tests.simulation.aimed import Trial, aimed, trial_in, trials
+from tests.simulation.aimed import Trial, aimed, telling, trial_in, trials
 from tests.simulation.edited import Functions, bounded, loaded_functions, replace_function
 from tests.simulation.edits import Replace, edits
 from tests.simulation.mutated_code import ROOT, nodes
@@ -179,9 +179,11 @@ def play(mutation: Mutation | None, count: int, reach: Reach, untrue: Collection
     except Exception as error:
         return f"{NOT_LOADED}: {type(error).__name__}: {error}"
     ran: list[tuple[str, int]] = []
+    first: list[tuple[str, int]] = []
     if mutation is not None:
         ran = aimed(reach, mutation.module, mutation.node, mutation.line)
-    for trial in trials(ran, WEIGHTS, TRIED, count):
+        first = telling(reach, mutation.module, mutation.node, ran)
+    for trial in trials(ran, WEIGHTS, TRIED, count, first):
         if trial not in untrue and (why := _broken(trial)) is not None:
             return f"{trial.name}: {why}"
     if mutation is None:

@@ -191,13 +191,13 @@ def _only_says(statement: ast.stmt, said: Scope) -> bool:
 def _said_names(function: ast.AST) -> Scope:
     """Names that the function gives to something and reads only where it says something."""
     stored = {each.id for each in ast.walk(function) if isinstance(each, ast.Name) and isinstance(each.ctx, ast.Store)}
-    said: Scope = frozenset()
-    while True:
+    said: Scope = frozenset(stored)
+    while True:  # a list of lines is only read where lines are added to it
         outside = {each.id for each in _unsaid(function, said) if isinstance(each, ast.Name)}
-        grown = frozenset(stored - outside)
-        if grown == said:
+        left = frozenset(said - outside)
+        if left == said:
             return said
-        said = grown
+        said = left
 
 
 def _is_text_function(node: ast.AST) -> bool:
