@@ -55,6 +55,7 @@ class Disk:
             self._run.refused_disks.ended(result)
             self._run.wrapped.ended(result)
             self._run.goodbyes.ended(result)
+            self._run.unfit_nodes.ended(result)
         elif path.startswith(LAYOUT.attempts) and "/nodes/" in path:
             record = from_json(NodeResult, self._read(path))
             self._run.written.records(record)
