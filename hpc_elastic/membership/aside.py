@@ -97,7 +97,7 @@ class Aside:
         note = Note(name="node.set_aside", message=text, attempt=attempt, metadata=metadata)
         return [Log(text=text, level="warning"), note]
 
-    def leave_out(self, seats: Sequence[Seat], *, is_first: bool = False) -> Sequence[Seat]:
+    def leave_out(self, seats: Sequence[Seat], *, is_first: bool) -> Sequence[Seat]:
         """Return the seats without the nodes that are set aside, or all of them if the others are too few.
 
         Args:

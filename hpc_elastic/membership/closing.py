@@ -34,7 +34,6 @@ class Closing:
     __slots__ = (
         "_deadline",
         "_ender",
-        "_has_begun",
         "_have_left",
         "_is_settled",
         "_job_end",
@@ -51,7 +50,7 @@ class Closing:
         self._timing = timing
         self._have_left: bool
         self._ender: str | None = None  # who was told to end the job, and is not known to be gone
-        self._has_begun = self._is_settled = False
+        self._is_settled = False
         self._deadline = NEVER
         self.exit_code = int(ExitCode.SUCCESS)
 
@@ -81,7 +80,7 @@ class Closing:
         """
         self.exit_code = exit_code
         self._have_left = not may_others_live
-        self._has_begun, self._is_settled = True, is_settled
+        self._is_settled = is_settled
         self._deadline = now + self._timing.closes_within_s
         actions: list[Action] = []
         # With REQUEUE that agent has the job started again, if that was decided, and does nothing else.
@@ -100,7 +99,7 @@ class Closing:
 
     def lost(self, node: str) -> None:
         """Take note of a member that is gone and, by its silence or its goodbye, has not left: it ends no job."""
-        if self._has_begun and node == self._ender:
+        if node == self._ender:
             self._ender = None
 
     def left(self) -> list[Action]:

@@ -26,7 +26,7 @@ from hpc_elastic.membership.actions import Action, ClaimAttempt, Drop, KeepState
 from hpc_elastic.membership.aside import MOST_CARRIED_ON, blamed_nodes
 from hpc_elastic.membership.barriers import Barriers
 from hpc_elastic.membership.closing import Closing, awaiting_quorum
-from hpc_elastic.membership.decisions import Decide, Decision, Finish, History, Ignore, RestartWorkers, Trigger
+from hpc_elastic.membership.decisions import Decide, Finish, History, Ignore, RestartWorkers, Trigger
 from hpc_elastic.membership.gathering import Gathering, timeout_announcement
 from hpc_elastic.membership.judge import Judge, Seen, end_seen, overdue_seen, seen_in
 from hpc_elastic.membership.members import Members, drop
@@ -544,7 +544,7 @@ class Head:
             actions += self._observe(each, now) if each is not seen else []
         return actions
 
-    def _act_on(self, seen: Seen, decision: Decision, now: float) -> list[Action]:
+    def _act_on(self, seen: Seen, decision: RestartWorkers | Finish, now: float) -> list[Action]:
         standing = self._judge.takes(seen, decision)
         if standing is None:
             return []

@@ -183,7 +183,7 @@ class Judge:
             return False
         return decision.exit_code in (ExitCode.NODE_LOST, ExitCode.NODES_MISSING)
 
-    def takes(self, seen: Seen, decision: Decision) -> RestartWorkers | Finish | None:
+    def takes(self, seen: Seen, decision: RestartWorkers | Finish) -> RestartWorkers | Finish | None:
         """Take in a decision about an event; return the decision that stands now, None if nothing changes.
 
         A state that is missing only adds roles to a restart that stands: the failure for which that is goes on to be

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from hpc_elastic.membership.decisions import Decision, Finish, Ignore, RestartWorkers
+from hpc_elastic.membership.decisions import Finish, RestartWorkers
 
 
 class Verdict:
@@ -51,9 +51,9 @@ class Verdict:
         self.decision = decision
         self._roles = decision.roles if isinstance(decision, RestartWorkers) else None
 
-    def take(self, decision: Decision) -> RestartWorkers | Finish | None:
+    def take(self, decision: RestartWorkers | Finish) -> RestartWorkers | Finish | None:
         """Take in a decision, and return the decision that stands from now on; None if nothing changes."""
-        if isinstance(decision, Ignore) or self.is_final:
+        if self.is_final:
             return None
         if isinstance(decision, RestartWorkers):
             decision = replace(decision, roles=self._widened(decision.roles))

@@ -24,6 +24,8 @@ def main(words: Sequence[str] | None = None, plant: Plant | None = None) -> int:
     parser.add_argument(
         "--shrink", type=int, metavar="SEED", help="find the smallest schedule of it that still fails, and tell it"
     )
+    parser.add_argument("--blamed", action="store_true", help="scenarios in which a node is lost in start after start")
+    parser.add_argument("--unfit", action="store_true", help="scenarios of nodes without which the run cannot begin")
     parser.add_argument("--starts", action="store_true", help="scenarios in which the job starts twice")
     parser.add_argument("--machines", action="store_true", help="scenarios of machines that fail in odd ways")
     parser.add_argument("--spares", action="store_true", help="scenarios of worlds that die beside their spares")

@@ -27,6 +27,7 @@ from hpc_elastic.membership.actions import (
     StartWorkers,
     StopWorkers,
 )
+from hpc_elastic.membership.job_end import ASKING_NODES
 from hpc_elastic.membership.member import Member
 from hpc_elastic.membership.messages import End as RunEnd
 from hpc_elastic.membership.messages import Join, Message, Refused, Welcome
@@ -39,6 +40,7 @@ from tests.simulation.file_system import DiskThread
 from tests.simulation.guard import Guard
 from tests.simulation.network import Listener, SimulatedConnection, Socket
 from tests.simulation.process import ANSWERS_S, Process
+from tests.simulation.rules import require
 from tests.simulation.wiring import VERSIONS, Headquarters, SimulatedJournal
 from tests.simulation.workers import Workers
 
@@ -166,7 +168,8 @@ class Agent:
         self.exit_code: int | None = None
         self.left_at = self.gone_at = NEVER
         self.ends_job = self.was_killed = False
-        self.can_end_job = number != 1 or run.scenario.seed % 2 == 0  # it has had an answer from the scheduler
+        self.asks_at_start = number in ASKING_NODES  # whether it could end the job
+        self.can_end_job = self.asks_at_start and (number != 1 or run.scenario.seed % 2 == 0)
         self.problem: str | None = None
         self.is_examined = any(fault.what == "unhealthy" for fault in run.scenario.faults)
         self.unhealthy: list[tuple[float, float]] = []  # from when, until when
@@ -177,6 +180,7 @@ class Agent:
         self.versions = VERSIONS
         self.is_refused = False
         self.is_told = False  # how the run ended, by the head or by the result
+        self._was_leaving = False  # before it heard the latest message
         self.sockets: dict[Socket, None] = {}
         self.listener: Listener | None = None
         self.headquarters: Headquarters | None = None
@@ -439,12 +443,17 @@ class Agent:
         if isinstance(message, Welcome):
             self.run.witness.joined.add(self.name)
         self.is_refused = self.is_refused or isinstance(message, Refused)
+        self._was_leaving = self.member._leave is not None
 
     def has_heard(self, message: Message) -> None:
         """The member has heard its head: one that stood still may have given it up before it listens to it."""
         leave = self.member._leave
         is_heeded = isinstance(message, RunEnd) and (leave is None or leave.cause == message.cause)
         self.is_told = self.is_told or is_heeded
+        if isinstance(message, RunEnd) and leave is not None and not self._was_leaving:
+            told = (message.exit_code, message.cause, message.ends_job, message.flush)
+            does = (leave.exit_code, leave.cause, leave.ends_job, leave.flush)
+            require(does == told, f"{self.name} is to leave with {told}, and does with {does}")
 
     def hears_result(self, cause: str) -> None:
         """The member is about to leave for what is in the run directory."""

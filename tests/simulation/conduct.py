@@ -32,6 +32,7 @@ ROUNDS_A_LOSS = 3  # of all that it may ask at first, where these are many
 READS = 25  # of the latest records, by an agent without a head: one a second, and those that news make
 DIAL = ("Successor._dial", "Successor._ask", "create_connection")  # it ends by itself
 LINES = 40
+ASK_AT_START = 4  # agents, the scheduler
 STOPS = 3  # of one manner, that a head sends to a member: for a decision, for a loss meanwhile, and for the end
 LATE_S = 0.01  # of a beat, besides what the clock and a pause do
 ONCE = (messages.Started, messages.Finished, messages.Ended, messages.Stopped)  # of an attempt
@@ -55,6 +56,11 @@ class Conduct:
         self._have_led: set[Agent] = set()
         self._knows_size: set[Agent] = set()  # of its head's world
         self._knows_loss: dict[Agent, bool] = {}  # whether its records have the loss that it searches for
+
+    def begins(self) -> None:
+        """The agents of a start of the job are there: few ask the scheduler, which would answer thousands nothing."""
+        asking = [agent.name for agent in self._run.agents if agent.asks_at_start]
+        require(len(asking) <= ASK_AT_START, f"{asking} ask the scheduler at their start")
 
     # Of a member.
 
@@ -221,9 +227,11 @@ class Conduct:
         is_simple = is_simple and max(self._run.scenario.disk_s) < 0.1  # else the next head takes long to claim
         require(not is_simple or self._dials[agent] <= most, f"{agent.name} dials {self._dials[agent]} times in a run")
 
-    def reads(self, agent: Agent) -> None:
-        """An agent without a head reads the latest records."""
+    def reads(self, agent: Agent, *, needs_world: bool) -> None:
+        """An agent without a head reads the latest records: the whole roster only where it may have to carry it on."""
         self._often(agent, "reads the records", READS)
+        has_lost = agent.part.heads._successor is not None
+        require(has_lost or not needs_world, f"{agent.name} reads the whole roster, and has lost no head")
 
     def has_dialled(self, agent: Agent) -> None:
         """It has a connection, or gave up."""

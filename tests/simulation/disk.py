@@ -56,6 +56,7 @@ class Disk:
             self._run.wrapped.ended(result)
             self._run.goodbyes.ended(result)
             self._run.starts.ended(agent, result)
+            self._run.unfit_nodes.ended(result)
         elif path.startswith(LAYOUT.attempts) and "/nodes/" in path:
             record = from_json(NodeResult, self._read(path))
             self._run.written.records(record)

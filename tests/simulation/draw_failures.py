@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 
 from tests.simulation.scenario import Role, Scenario
+
+LONG_PAUSES = 9  # of sixteen seeds
 
 
 def draw_failures(seed: int) -> Scenario:
@@ -22,7 +25,7 @@ def draw_failures(seed: int) -> Scenario:
         hang_chance=dice.choice([0.0, 0.0, 0.2]),
         patience_s=dice.choice([0.0, 2.0]),
     )
-    return Scenario(
+    scenario = Scenario(
         seed=seed,
         roles=(role,),
         nodes=nodes,
@@ -34,4 +37,20 @@ def draw_failures(seed: int) -> Scenario:
         exit_timeout_s=5.0 if role.hang_chance else None,
         lease_s=dice.choice([3.0, 10.0]),
         collateral_chance=dice.choice([0.0, 0.0, 0.5, 1.0]),
+    )
+    return _with_long_pauses(scenario) if seed % 16 == LONG_PAUSES else scenario
+
+
+def _with_long_pauses(scenario: Scenario) -> Scenario:
+    """The same of one worker that fails nearly always, and pauses that would soon be longer than any number."""
+    role = replace(scenario.roles[0], nodes_min=1, nodes_max=1, workers=(1,), hang_chance=0.0, failure_chance=0.9)
+    return replace(
+        scenario,
+        roles=(role,),
+        nodes=1,
+        max_restarts=6,
+        no_progress_limit=9,
+        backoff_factor=1e200,
+        exit_timeout_s=None,
+        collateral_chance=0.0,
     )

@@ -11,6 +11,7 @@ THINGS = (
     *("kill_worker", "exit_worker", "term_worker", "kill_agent", "kill_agent", "power_off", "power_off"),
     *("partition", "partition", "pause", "ask_restart", "ask_drain", "nothing"),
 )
+DRAINS = 7  # of sixteen seeds
 ENDS = ("none", "none", "stop", "ask_stop", "too_many_failures", "too_few_nodes")
 
 
@@ -20,7 +21,7 @@ def draw_foretold(seed: int) -> Scenario:
     members, spares = dice.choice([2, 2, 3, 4]), dice.choice([0, 0, 1, 2])
     lease_s = dice.choice([3.0, 3.0, 10.0])
     gap_s, end = 4 * lease_s + 14, dice.choice(ENDS)
-    things = [dice.choice(THINGS) for _ in range(dice.choice([0, 1, 2, 2, 3]))]
+    things = _draw_things(dice, seed)
     role = Role(
         name="trainer",
         restart="restart_all",
@@ -45,7 +46,7 @@ def draw_foretold(seed: int) -> Scenario:
     at, faults = 6.0 + lease_s + dice.uniform(0, 2), list[Fault]()
     for thing in things:
         node = dice.choice([HEAD] * (thing != "ask_drain") + [*range(scenario.nodes)])
-        if thing == "ask_drain" and (faults or scenario.nodes == role.nodes_min):  # others may be too few
+        if thing == "ask_drain" and any(fault.what != thing for fault in faults):  # who is away may be needed
             thing = "ask_restart"
         if thing in ("partition", "pause") and any(fault.what == thing for fault in faults):
             thing = "kill_worker" if end != "too_many_failures" else "nothing"
@@ -73,3 +74,9 @@ def draw_foretold(seed: int) -> Scenario:
         faults = [fault for fault in faults if fault.node != last and fault.what != "ask_drain"]
         faults.append(Fault(what=what, node=last))
     return replace(scenario, faults=tuple(faults))
+
+
+def _draw_things(dice: random.Random, seed: int) -> list[str]:
+    things = [dice.choice(THINGS) for _ in range(dice.choice([0, 1, 2, 2, 3]))]
+    # Drains alone go on until too few others would be left.
+    return ["ask_drain"] * dice.choice([2, 3]) if seed % 16 == DRAINS else things

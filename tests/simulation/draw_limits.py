@@ -8,6 +8,7 @@ from dataclasses import replace
 from tests.simulation.scenario import GRACE_S, HEAD, Fault, Role, Scenario
 
 FAR_S = 1400.0  # before the notice: then the scheduler is asked rarely at first
+BY_PLAN = 13  # of sixteen seeds: nobody but the plan says when the job ends
 ENDS = (
     *("limit", "limit", "limit", "limit_moves", "limit_moves", "preempt", "preempt_warned", "preempt_warned"),
     *("scancel", "scheduler_requeues", "too_few_nodes", "operator"),
@@ -47,6 +48,8 @@ def draw_limits(seed: int) -> Scenario:
     )
     if seed % 16 == 5:
         return _far(scenario)
+    if seed % 16 == BY_PLAN:
+        scenario = replace(scenario, knows_time=False, plans_time=True, is_scheduler_silent=True)
     return replace(scenario, faults=tuple(_faults(dice, scenario, end)))
 
 

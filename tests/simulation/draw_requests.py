@@ -8,12 +8,15 @@ from dataclasses import replace
 from tests.simulation.requested import REQUESTS
 from tests.simulation.scenario import Fault, Role, Scenario
 
+OTHER_ROLE = 6  # of eight seeds
 OTHERS = ("kill_worker", "exit_worker", "break_store", "kill_agent", "power_off", "partition")
 
 
 def draw_requests(seed: int) -> Scenario:
     """The scenario of a seed: in two of three nothing else goes wrong but workers."""
     dice = random.Random(f"requests/{seed}")
+    if seed % 8 == OTHER_ROLE:
+        return _draw_other_role(seed)
     members, spares = dice.choice([2, 2, 3, 4]), dice.choice([0, 1, 1, 2])
     role = Role(
         name="trainer",
@@ -48,3 +51,26 @@ def draw_requests(seed: int) -> Scenario:
             fault = replace(fault, side=(fault.node,), lasts_s=2.2 * scenario.lease_s)
         faults.append(fault)
     return replace(scenario, faults=tuple(faults))
+
+
+def _draw_other_role(seed: int) -> Scenario:
+    """A node of one role is drained, and a spare of another role takes its place, if there is one."""
+    dice = random.Random(f"requests/other role/{seed}")
+    sizes, spares = (dice.choice([1, 2]), dice.choice([1, 2])), dice.choice([0, 1, 1, 2])
+    mins = sizes[0], sizes[1] if spares else 1
+    roles = tuple(
+        Role(name=name, restart="restart_all", nodes_min=least, nodes_max=size, workers=(1,), work_s=30.0)
+        for name, least, size in zip(("trainer", "reader"), mins, sizes, strict=True)
+    )
+    at = round(dice.uniform(4, 12), 3)
+    faults = [Fault(what="ask_drain", node=dice.randrange(sizes[0]), at=at)]
+    if dice.random() < 0.5:
+        faults.append(Fault(what="kill_worker", node=dice.randrange(sum(sizes)), at=round(at + dice.uniform(3, 8), 3)))
+    return Scenario(
+        seed=seed,
+        roles=roles,
+        nodes=sum(sizes) + spares,
+        lease_s=dice.choice([3.0, 10.0]),
+        rejoin=dice.choice(["at_restart", "immediately"]),
+        faults=tuple(faults),
+    )

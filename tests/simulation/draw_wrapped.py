@@ -7,6 +7,7 @@ import random
 from tests.simulation.scenario import Fault, Role, Scenario
 
 LATER_S = 15.0  # then the next attempt is at work
+STOPPED = 5  # of eight seeds: a person stops the run before any wrapper has ended
 
 
 def draw_wrapped(seed: int) -> Scenario:
@@ -25,6 +26,10 @@ def draw_wrapped(seed: int) -> Scenario:
     moments = [round(dice.uniform(4, 9), 3)]
     if dice.random() < 0.4:
         moments.append(round(moments[0] + LATER_S, 3))
+    faults = tuple(Fault(what="fail_inside", at=at, lasts_s=dice.choice([0.0, 0.1, 1.0])) for at in moments)
+    if seed % 8 == STOPPED:
+        at = round(moments[0] + 0.5, 3)
+        faults = Fault(what="fail_inside", at=moments[0], lasts_s=60.0), Fault(what="stop", at=at)
     return Scenario(
         seed=seed,
         roles=(role,),
@@ -32,5 +37,5 @@ def draw_wrapped(seed: int) -> Scenario:
         max_restarts=dice.choice([0, 1, 3]),
         no_progress_limit=9,
         lease_s=dice.choice([3.0, 10.0]),
-        faults=tuple(Fault(what="fail_inside", at=at, lasts_s=dice.choice([0.0, 0.1, 1.0])) for at in moments),
+        faults=faults,
     )

@@ -8,6 +8,7 @@ from tests.simulation.draw import draw
 from tests.simulation.draw_absent import draw_absent
 from tests.simulation.draw_alone import draw_alone
 from tests.simulation.draw_asked_saves import draw_asked_saves
+from tests.simulation.draw_blamed import draw_blamed
 from tests.simulation.draw_busy import draw_busy
 from tests.simulation.draw_checks import draw_checks
 from tests.simulation.draw_deaf import draw_deaf
@@ -38,6 +39,7 @@ from tests.simulation.draw_states import draw_states
 from tests.simulation.draw_taken import draw_taken
 from tests.simulation.draw_terms import draw_terms
 from tests.simulation.draw_timeouts import draw_timeouts
+from tests.simulation.draw_unfit import draw_unfit
 from tests.simulation.draw_wrapped import draw_wrapped
 from tests.simulation.scenario import Scenario
 
@@ -56,6 +58,7 @@ KINDS: Mapping[str, Callable[[int], Scenario]] = {
     "busy": draw_busy,
     "deaf": draw_deaf,
     "sick": draw_sick,
+    "blamed": draw_blamed,
     "goodbyes": draw_goodbyes,
     "checks": draw_checks,
     "limits": draw_limits,
@@ -64,6 +67,7 @@ KINDS: Mapping[str, Callable[[int], Scenario]] = {
     DRAWN_ANYHOW: draw,
     "alone": draw_alone,
     "firsts": draw_firsts,
+    "unfit": draw_unfit,
     "starts": draw_second_start,
     "restarted": draw_restarted,
     "host": draw_host,

@@ -175,7 +175,7 @@ class Progress:
 
     def _pause_s(self) -> float:
         """Several roles may have failed since the latest claim, and each failure makes the pause longer."""
-        return min(60.0, self._run.scenario.backoff_first_s * 2.0 ** len(self._run.witness.keys()))
+        return self._run.scenario.pause_s(len(self._run.witness.keys()))
 
     def side(self) -> list[str]:
         """The nodes that could go on and have been able to for a while; none if they are too few."""

@@ -1,11 +1,12 @@
 """What a person asks for is done, and soon: another attempt, one without a node, or the end after some seconds.
 
-The rules are of runs in which nothing else goes wrong but workers, and each request can be done: enough other nodes are
-there. A restart that is asked for while no workers run may be passed over, as its text says.
+The rules are of runs in which nothing else goes wrong but workers. A drain is passed over if too few other nodes would
+be left, and a restart that is asked for while no workers run may be, as their texts say.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -23,11 +24,15 @@ LOOKS_WITHIN_S = 1.0  # a head, into the run directory
 
 @dataclass(frozen=True, kw_only=True)
 class Asked:
-    """A request, and when it was made; `attempt`: whose workers ran then, 0 if none did."""
+    """A request, and when it was made; `attempt`: whose workers ran then, 0 if none did.
+
+    `is_vain`: a drain that leaves too few nodes.
+    """
 
     request: Request
     moment: float
     attempt: int
+    is_vain: bool = False
 
 
 class Requested:
@@ -53,9 +58,21 @@ class Requested:
         request = Request(kind=kind, by="ada@login", time=time, id=name, node=node, seconds_left=left_s)
         at_work = [worker.attempt for agent in run.agents for worker in agent.workers.alive.values()]
         attempt = max(at_work, default=0) if run.head_phase == "running" else 0
-        self._asked.append(Asked(request=request, moment=run.clock.now, attempt=attempt))
+        is_vain = node is not None and self._leaves_too_few(node)
+        self._asked.append(Asked(request=request, moment=run.clock.now, attempt=attempt, is_vain=is_vain))
         run.requests.append(request)
         run.witness.see("asked")
+
+    def _leaves_too_few(self, node: str) -> bool:
+        """Whether too few nodes are left without this one and those that were drained before.
+
+        A node beyond the number of its role's places may take a place of another role.
+        """
+        scenario, drained = self._run.scenario, {node, *(each.request.node for each in self._asked if not each.is_vain)}
+        left = Counter(agent.role for agent in self._run.agents if agent.is_running and agent.name not in drained)
+        lacking = sum(max(0, role.nodes_min - left[role.name]) for role in scenario.roles)
+        spares = sum(max(0, left[role.name] - role.nodes_max) for role in scenario.roles)
+        return left.total() < scenario.min_nodes or lacking > spares
 
     @property
     def _within_s(self) -> float:
@@ -73,7 +90,7 @@ class Requested:
         if run.disk.results:
             return
         for asked in self._asked:
-            if not self._is_overdue(asked):
+            if asked.is_vain or not self._is_overdue(asked):
                 continue
             kind, node = asked.request.kind, asked.request.node
             at_work = {
@@ -99,7 +116,7 @@ class Requested:
         for asked in self._asked:
             kind, node = asked.request.kind, asked.request.node
             decided_at = run.disk.asked_at[claim.attempt]
-            if kind == "drain" and decided_at > asked.moment + self._within_s:
+            if kind == "drain" and not asked.is_vain and decided_at > asked.moment + self._within_s:
                 used = node in {each.node for each in world.nodes}
                 require(not used, f"attempt {claim.attempt} uses {node}, which a person has drained")
         if before is None:

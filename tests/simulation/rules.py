@@ -8,7 +8,7 @@ from hpc_elastic.membership.actions import Note, StopWorkers
 from hpc_elastic.membership.messages import Assign
 from hpc_elastic.membership.timing import DRIFT
 from hpc_elastic.rundir.records import AttemptClaim, RunResultRecord, RunState, World
-from tests.simulation.scenario import GRACE_S
+from tests.simulation.scenario import GRACE_S, LONGEST_PAUSE_S
 
 if TYPE_CHECKING:
     from tests.simulation.agent import Agent
@@ -116,7 +116,7 @@ class Rules:
         # A quarter more or less comes to it, but it is never longer than a minute. What is not paid for waits for none:
         # with the state that is damaged no further attempt begins.
         is_free = claim.spend == before.spend and not all(incident.is_charged for incident in incidents)
-        pause = 0.0 if is_free else min(60.0 / SPREAD, run.scenario.backoff_first_s * 2**before.spend.restarts)
+        pause = 0.0 if is_free else min(LONGEST_PAUSE_S / SPREAD, run.scenario.pause_s(before.spend.restarts))
         waited = run.clock.now - min(incident.moment for incident in incidents)
         require(
             waited * (1 + DRIFT) >= pause - 1e-6,

@@ -8,6 +8,7 @@ from hpc_elastic.membership.timing import AGENT, Profile
 from hpc_elastic.plan.roles import EntrypointPlan, NodesPlan, RestartPolicy, RolePlan, place_roles
 
 GRACE_S, RESTART_GRACE_S = 20.0, 5.0
+LONGEST_PAUSE_S = 60.0  # before a restart
 PHASES = ("gathering", "claiming", "running", "stopping", "pausing", "awaiting_quorum", "closing")
 
 JOINS = ("never_starts", "starts_late", "unfit", "other_version")  # from the start
@@ -73,6 +74,7 @@ class Scenario:
     progress: str = "unknown"  # unknown, moves, stuck
     steps: str = "none"  # that heartbeats name: none, moves (further in each attempt), stuck
     backoff_first_s: float = 0.0
+    backoff_factor: float = 2.0
     exit_timeout_s: float | None = None
     lease_s: float = 10.0
     join_timeout_s: float = 60.0
@@ -111,6 +113,11 @@ class Scenario:
     is_busy: bool = False  # and the disks are, when one worker fails, which is all that happens
     is_foretold: bool = False  # whether `foretold` can say all that comes
     faults: tuple[Fault, ...] = ()
+
+    def pause_s(self, restarts: int) -> float:
+        """The pause before the next restart, but for the quarter more or less; no number is as large as huge powers."""
+        power = self.backoff_factor**restarts if restarts < 2 or self.backoff_factor < 10 else float("inf")
+        return min(LONGEST_PAUSE_S, self.backoff_first_s * power) if self.backoff_first_s else 0.0
 
     @property
     def min_nodes(self) -> int:

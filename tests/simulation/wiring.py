@@ -48,7 +48,7 @@ from tests.simulation import asked_saves
 from tests.simulation.contracts import LOOKS_PER_LEASE
 from tests.simulation.disk import LAYOUT
 from tests.simulation.file_system import THREADS, DiskThread, SharedOs, _thread
-from tests.simulation.scenario import RESTART_GRACE_S, Scenario
+from tests.simulation.scenario import LONGEST_PAUSE_S, RESTART_GRACE_S, Scenario
 
 if TYPE_CHECKING:
     from tests.simulation.agent import Agent
@@ -69,7 +69,9 @@ def launch_plan(scenario: Scenario) -> LaunchPlan:
         roles=tuple(role.plan() for role in scenario.roles),
         restart=RestartPlan(
             max_restarts=scenario.max_restarts,
-            backoff=BackoffPlan(first_s=scenario.backoff_first_s, factor=2, max_s=60),
+            backoff=BackoffPlan(
+                first_s=scenario.backoff_first_s, factor=scenario.backoff_factor, max_s=LONGEST_PAUSE_S
+            ),
             no_progress_limit=scenario.no_progress_limit,
             max_node_losses=scenario.max_node_losses,
         ),
@@ -154,7 +156,7 @@ class SimulatedJournal(Journal):
         return self._agent.run.progress_now()
 
     def read_records(self, *, needs_world: bool = True) -> Records:
-        self._agent.run.conduct.reads(self._agent)
+        self._agent.run.conduct.reads(self._agent, needs_world=needs_world)
         return super().read_records(needs_world=needs_world)
 
     def answer(self, note: Note, time_ns: int) -> None:
@@ -278,6 +280,7 @@ class Headquarters(Coordinator):
             run.witness.see("loss")
         if isinstance(message, Join) and join is None:
             run.orders.gets_join(self._head, message.node)
+            run.unfit_nodes.joins(run.peer(self.agent, message.node))
             run.noted.hears_clock(self.agent, self._head, message)
             run.absences.asks(self._head, message, is_refused=self._head.refusal(message) is not None)
         # Also while the first claim is on its way to the disk.
@@ -291,6 +294,7 @@ class Headquarters(Coordinator):
         if isinstance(message, Join):
             self.agent.run.orders.gets_join(self._head, message.node)
             self.agent.run.absences.asks(self._head, message, is_refused=False)
+            self.agent.run.unfit_nodes.joins(self.agent)
         super().received_from_own(message)
 
     def _deliver(self, node: str, message: Message) -> None:

@@ -36,6 +36,7 @@ HANGS_S = 300.0
 SHOWN_WITHIN_S = 0.008  # after a rank has counted a poll, its agent reads the number: nanoseconds on any machine
 SAVES_EVERY_S = 20.0
 KILL, TERM = -9, -15
+ENDED_BY_STOP = (0, TERM, 143, KILL)
 
 
 @dataclass(eq=False)
@@ -59,6 +60,7 @@ class Worker:
     does_hang: bool = False  # only a signal ends it
     awaits_others: bool = False  # in a collective, as its stack says
     written: str = ""  # by the program that it runs, to its log
+    ends_with: int = TERM  # at a TERM: a wrapper may pass on how its program has ended
 
     def is_saving(self, now: float) -> bool:
         """Whether it is in a block of `saving`."""
@@ -102,6 +104,7 @@ class Workers:
         self._sent: int | None = None
         self._notice = (0, NO_NOTICE)  # the attempt that has one, and the first poll that hears of it
         self._stopped: list[Worker] = []  # of the latest attempt, by a stop
+        self._ended_late: list[Worker] = []  # of the latest attempt, with an error of their own after its TERM
         self._latest: list[Worker] = []  # of the latest attempt, also those that have ended
         self.states = NodeStates(agent)
         self._hurry = asyncio.Event()
@@ -120,7 +123,7 @@ class Workers:
         self._interrupt_saves()
         self._pids = {}
         self._sent = None
-        self._stopped = []
+        self._stopped, self._ended_late = [], []
         self._hurry.clear()
         self.waiting = frozenset()
         self.assign = assign
@@ -269,7 +272,8 @@ class Workers:
     def order_of(self, local_rank: int) -> tuple[WorkerOrder, int]:
         assert self.assign is not None
         rank = self.assign.first_rank + local_rank
-        written = next((each.written for each in self._stopped if each.local_rank == local_rank), "")
+        ended = (each for each in (*self._stopped, *self._ended_late) if each.local_rank == local_rank)
+        written = next((each.written for each in ended), "")
         order = _Order(
             written=written,
             rank=rank,
@@ -357,6 +361,9 @@ class Workers:
             self._agent.part.member.worker_exited(worker.attempt, worker.local_rank, exitcode)
             reports.has_ended(self._agent, worker, exitcode, was_at_work=is_at_work)
             self._run.noted.has_ended(self._agent, worker)
+        elif self._sent == TERM and exitcode not in ENDED_BY_STOP:
+            self._ended_late.append(worker)
+            self._agent.part.member.worker_exited(worker.attempt, worker.local_rank, exitcode, is_after_stop=True)
         else:
             self._stopped.append(worker)
         if not self.alive:
@@ -376,7 +383,7 @@ class Workers:
             dice = self._dice("term", worker.attempt, worker.local_rank)
             saves = patience_s > 0 and dice.random() < 0.7
             after = dice.uniform(0.3, patience_s + 0.3) if saves else dice.uniform(0, 0.01)
-            exitcode = dice.choice([0, 143, TERM]) if saves else TERM
+            exitcode = dice.choice([0, 143, TERM]) if saves else worker.ends_with
             self._run.clock.after(after, lambda worker=worker, exitcode=exitcode: self.end(worker, exitcode))  # type: ignore[misc]
 
     def kill_all(self, *, spares_savers: bool = False) -> None:

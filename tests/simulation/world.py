@@ -57,6 +57,7 @@ from tests.simulation.states import StatesSeen
 from tests.simulation.taken import Taken
 from tests.simulation.terms import Terms
 from tests.simulation.timeouts import TimeOuts
+from tests.simulation.unfit_nodes import UnfitNodes
 from tests.simulation.verdicts import Verdicts
 from tests.simulation.wiring import JOB, launch_plan, wired
 from tests.simulation.witness import Witness
@@ -107,6 +108,7 @@ class SimulatedRun:
         self.absences = Absences(self)
         self.headships = Headships(self)
         self.starts = Starts(self)
+        self.unfit_nodes = UnfitNodes(self)
         self.goodbyes = Goodbyes(self)
         self.busy = Busy(self)
         self.refused_disks = RefusedDisks(self)
@@ -291,6 +293,7 @@ class SimulatedRun:
                 self.clock.at(fault.at, lambda fault=fault: self._strike_at_time(fault))  # type: ignore[misc]
         self.clock.after(self.scenario.lease_s, self._watch)
         self.scheduler.begin()
+        self.conduct.begins()
         self.limits.begin()
         for agent in self.agents:
             is_there = agent.number not in never

@@ -1,7 +1,8 @@
 """Failures inside of wrappers: a shell script's program has failed, and the script still runs when it is stopped.
 
 One wrapper passes its program's failure on, which stops all. What the others' programs have written tells then which of
-them had failed too; one that only lost its peers has not.
+them had failed too; one that only lost its peers has not. Some wrappers pass it on when they are told to end. Where a
+person stops the run before any has, none of that is a failure that has ended it.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from tests.simulation.workers import Worker
     from tests.simulation.world import SimulatedRun
 
+TERM = -15
 FAILED = "./train.sh: line 2:  4711 Segmentation fault      (core dumped) python3 train.py\n"
 VICTIM = (
     "[W1123 ProcessGroupNCCL.cpp:1] Connection closed by remote peer\n"
@@ -49,6 +51,7 @@ class Wrapped:
         for _, worker in others:
             worker.written = dice.choice([FAILED, FAILED, VICTIM, ""])
             worker.does_hang = bool(worker.written)
+            worker.ends_with = dice.choice([TERM, 1]) if worker.written else TERM
             if worker.written == FAILED:
                 self._failed.add(worker.rank)
         run.clock.after(fault.lasts_s, lambda: self._passes_on(agent, first))
@@ -85,4 +88,7 @@ class Wrapped:
         if claim is None or claim.attempt != self._attempt or not self._failed:
             return
         named = {int(rank) for rank in result.failures}
+        if result.reason == "stop_requested":
+            require(not named, f"a person has stopped the run, and its result has failures of {named}")
+            return
         require(named == self._failed, f"the result has failures of {named}, and {self._failed} have failed")

@@ -20,6 +20,7 @@ from hpc_elastic.rundir.records import (
     World,
     utc_text,
 )
+from tests.simulation.returns import FORGETS_AFTER
 from tests.simulation.rules import require
 
 if TYPE_CHECKING:
@@ -172,12 +173,19 @@ class Written:
         require(found.head == own, f"{what} says that its head listens at {found.head}")
 
     def _check_lost(self, what: str, claim: AttemptClaim, before: AttemptClaim | None) -> None:
-        """Losses are counted one by one, and each node that has more of them than before was in the latest world."""
-        then = {each.node: each.times for each in before.lost_nodes} if before is not None else {}
+        """Losses are counted one by one, and each node that has more of them than before was in the latest world.
+
+        What is old is forgotten, and may be named until something else is written about losses.
+        """
+        earlier = before.lost_nodes if before is not None else ()
+        late = (each for each in earlier if claim.allocation - each.allocation <= FORGETS_AFTER)
+        then = {each.node: each.times for each in late}
+        old = [each for each in earlier if each.node not in then]
         now = {each.node: each.times for each in claim.lost_nodes}
         members = before.members if before is not None else ()
         for node, times in now.items():
             is_so = times == then.get(node, 0) or (times == then.get(node, 0) + 1 and node in members)
+            is_so = is_so or any((each.node, each.times) == (node, times) for each in old)
             require(is_so, f"{what} says that {node} was lost {times} times, after {then.get(node, 0)}")
         require(then.keys() <= now.keys(), f"{what} has forgotten the losses of {then.keys() - now.keys()}")
 
