@@ -125,6 +125,8 @@ class Barriers:
 
     def next_tick(self) -> float:
         """Return when to ask again at the latest, in monotonic seconds."""
+        if not self._ends.is_on:
+            return self._starts.next_tick()
         return min(self._starts.next_tick(), self._ends.next_tick(), self._deadline())
 
     def reminders(self, now: float) -> list[str]:

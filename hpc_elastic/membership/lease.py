@@ -19,6 +19,7 @@ class Lease:
 
     def __init__(self, timing: Timing) -> None:
         self._timing = timing
+        self.patience_s = timing.patience_s  # how long a head may be silent
         self._sent: dict[int, float] = {}
         self._number = 0
         self._heard = 0
@@ -27,11 +28,6 @@ class Lease:
         self.next_beat = NEVER
         self._nodes = MANY  # members of the head, until it says how many it has
         self.contact = -NEVER  # when the head's last message came
-
-    @property
-    def patience_s(self) -> float:
-        """Return how long a head may be silent, in seconds."""
-        return self._timing.patience_s
 
     @property
     def deadline(self) -> float:
@@ -44,7 +40,7 @@ class Lease:
 
         Before the first echo it counts from when this node asked to join: for all that is known, the head does, too.
         """
-        return self.deadline if self._heard else self._asked + self.patience_s
+        return (self._heard_until if self._heard else self._asked) + self.patience_s
 
     def start(self, now: float, asked: float | None = None) -> None:
         """Begin the lease on a head that was heard now, which may be another head than before.

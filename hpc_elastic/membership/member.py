@@ -117,10 +117,13 @@ class Member:
 
     def _silence_deadline(self) -> float:
         """Return when a silent head counts as lost, in monotonic seconds."""
-        has_workers = self.phase in (MemberPhase.WORKING, MemberPhase.FINISHED)
-        is_alone = self._assign is not None and self._assign.group_world_size == 1
-        if self._leave is not None or (self._allegiance.is_here and (is_alone or not has_workers)):
-            return NEVER  # if the head on this node is silent, this process was only paused
+        if self._leave is not None:
+            return NEVER
+        if self._allegiance.is_here:
+            has_workers = self.phase in (MemberPhase.WORKING, MemberPhase.FINISHED)
+            is_alone = self._assign is not None and self._assign.group_world_size == 1
+            if is_alone or not has_workers:
+                return NEVER  # if the head on this node is silent, this process was only paused
         return self._lease.deadline if self.phase is MemberPhase.PARKED else self._lease.fence_deadline
 
     # Events of the head.

@@ -87,8 +87,10 @@ class AgentProcess(Process):
 
     def takes_turn(self) -> None:
         self.turns += 1
-        self.agent.run.contracts.turns(self.agent)
-        self.agent.run.foretold.turns(self.agent)
+        run = self.agent.run
+        run.contracts.turns(self.agent)
+        if run.foretold.is_played:
+            run.foretold.turns(self.agent)
 
     def _made(
         self, make: Callable[[], SimulatedConnection], socket: Socket
@@ -157,6 +159,7 @@ class Agent:
 
     def __init__(self, run: SimulatedRun, number: int, role: str, workers: int, start_number: int = 0) -> None:
         self.run = run
+        self._clock = run.clock
         self.number = number
         self.start_number = start_number  # of the job
         self.port = 1 + start_number
@@ -210,7 +213,8 @@ class Agent:
     @property
     def now(self) -> float:
         """By this node's own clock."""
-        return self.clock.shows(self.run.clock.now)
+        clock = self.clock
+        return self._clock.now * clock.rate + clock.ahead_s  # `shows`, for what is asked most
 
     @property
     def is_paused(self) -> bool:

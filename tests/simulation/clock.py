@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import heapq
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
+from heapq import heappop, heappush
 from itertools import count
 
 Event = Callable[[], object]
@@ -17,7 +18,8 @@ class Clock:
 
     def __init__(self) -> None:
         self.now = 0.0
-        self._events: list[tuple[float, int, Event]] = []
+        self._later: list[tuple[float, int, Event]] = []  # a heap
+        self._at_once: deque[Event] = deque()  # of this moment, after those that were set for it before it came
         self._numbers = count()
 
     def after(self, seconds: float, event: Event) -> None:
@@ -26,27 +28,44 @@ class Clock:
 
     def at(self, moment: float, event: Event) -> None:
         """Something will happen, at once if the moment is over."""
-        heapq.heappush(self._events, (max(self.now, moment), next(self._numbers), event))
+        if moment > self.now:
+            heappush(self._later, (moment, next(self._numbers), event))
+        else:
+            self._at_once.append(event)
 
     @property
     def next_event(self) -> Event | None:
         """What happens next, if anything does."""
-        return self._events[0][2] if self._events else None
+        if self._is_next_at_once:
+            return self._at_once[0]
+        return self._later[0][2] if self._later else None
+
+    @property
+    def _is_next_at_once(self) -> bool:
+        return bool(self._at_once) and not (self._later and self._later[0][0] <= self.now)
 
     def go_to_next(self) -> None:
         """It is the moment of the next event, which has not happened yet."""
-        self.now = self._events[0][0]
+        if not self._is_next_at_once:
+            self.now = self._later[0][0]
 
     def postpone(self, seconds: float) -> None:
         """The next event comes later, and others before it."""
-        moment, _, event = heapq.heappop(self._events)
-        self.at(moment + seconds, event)
+        if self._is_next_at_once:
+            self.after(seconds, self._at_once.popleft())
+        else:
+            moment, _, event = heappop(self._later)
+            self.at(moment + seconds, event)
 
     def step(self) -> bool:
         """The next event happens; whether there was one."""
-        if not self._events:
+        later, at_once = self._later, self._at_once
+        if at_once and not (later and later[0][0] <= self.now):
+            event = at_once.popleft()
+        elif later:
+            self.now, _, event = heappop(later)
+        else:
             return False
-        self.now, _, event = heapq.heappop(self._events)
         event()
         return True
 

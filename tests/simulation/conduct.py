@@ -17,7 +17,7 @@ from hpc_elastic.membership.messages import Message
 from hpc_elastic.membership.timing import DRIFT, TURNS_AHEAD, Timing
 from hpc_elastic.rank_set import parse_ranks
 from hpc_elastic.rundir.records import NodeResult, RunResultRecord, RunState, WorkerState, World
-from tests.simulation.rules import require
+from tests.simulation.rules import BrokenRuleError, require
 
 if TYPE_CHECKING:
     from tests.simulation.agent import Agent
@@ -43,8 +43,11 @@ class Conduct:
 
     def __init__(self, run: SimulatedRun) -> None:
         self._run = run
+        scenario = run.scenario
+        self._patience_s = Timing(lease_s=scenario.lease_s, profile=scenario.profile).patience_s
+        self._late_s = LATE_S + sum(fault.lasts_s for fault in scenario.faults if fault.what == "late")
         self._said: set[tuple[object, ...]] = set()
-        self._recent: dict[tuple[str, int, str], deque[float]] = {}
+        self._recent: defaultdict[tuple[str, int, str], deque[float]] = defaultdict(deque)
         self._dialling: Counter[Agent] = Counter()
         self._dials: Counter[Agent] = Counter()
         self._beats: dict[Agent, float] = {}
@@ -120,19 +123,17 @@ class Conduct:
 
         As long as it does not know how many members there are, it sends two.
         """
-        now, scenario = agent.now, self._run.scenario
-        patience_s = Timing(lease_s=scenario.lease_s, profile=scenario.profile).patience_s
+        now, patience_s = agent.now, self._patience_s
         before, is_first_known = self._beats.get(agent), agent not in self._knows_size
         self._beats[agent] = now
         if agent.member.attempt:
             self._knows_size.add(agent)
         if before is None:
             return
-        what = f"{agent.name} sends beats {now - before:.3f} s apart"
-        longest_s = patience_s / (2 if is_first_known else 4)
-        late_s = LATE_S + sum(fault.lasts_s for fault in scenario.faults if fault.what == "late")
+        longest_s, late_s = patience_s / (2 if is_first_known else 4), self._late_s
         is_due = patience_s / 4 - late_s <= now - before <= longest_s + late_s
-        require(is_due or agent.process.has_ever_frozen, what)
+        if not is_due and not agent.process.has_ever_frozen:
+            raise BrokenRuleError(f"{agent.name} sends beats {now - before:.3f} s apart")
 
     # Of a head.
 
@@ -243,18 +244,19 @@ class Conduct:
             self._often(agent, "prints lines", LINES)
 
     def _often(self, agent: Agent, what: str, most: int) -> None:
-        recent = self._recent.setdefault((agent.name, agent.start_number, what), deque())
+        recent = self._recent[agent.name, agent.start_number, what]
         now = self._run.clock.now
         recent.append(now)
         while recent[0] < now - WINDOW_S:
             recent.popleft()
-        require(len(recent) <= most, f"{agent.name} {what} {len(recent)} times in {WINDOW_S:g} s")
+        if len(recent) > most:
+            raise BrokenRuleError(f"{agent.name} {what} {len(recent)} times in {WINDOW_S:g} s")
 
     def sets_deadline(self, agent: Agent, deadline: float) -> None:
         """The guard is told when to kill what the agent has not killed: it leaves the agent its time."""
         own = min(agent.part.member.fence_deadline(), agent.part.heads.fence_deadline())
-        least = own + self._run.scenario.profile.guard_s
-        require(deadline >= least - LATE_S, f"the guard of {agent.name} kills {own - deadline:.3f} s before the agent")
+        if deadline < own + self._run.scenario.profile.guard_s - LATE_S:
+            raise BrokenRuleError(f"the guard of {agent.name} kills {own - deadline:.3f} s before the agent")
 
     # Of records.
 

@@ -6,11 +6,11 @@ process is frozen; and after a tick the next one is later, or the driver would n
 
 from __future__ import annotations
 
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 
-from tests.simulation.rules import require
+from tests.simulation.rules import BrokenRuleError
 
 if TYPE_CHECKING:
     from tests.simulation.agent import Agent
@@ -31,46 +31,57 @@ class Machine(Protocol):
     def tick(self, now: float, /) -> Any: ...
 
 
+class _Kept:
+    """What a machine has promised, and has done."""
+
+    __slots__ = ("called_at", "calls", "in_vain", "machine", "said", "tick")
+
+    def __init__(self, machine: Machine) -> None:
+        self.machine = machine  # which keeps its number from being another's
+        self.tick = machine.tick  # its own, that nobody watches
+        self.said = float("inf")  # when it is to be called, as it has said at last
+        self.called_at, self.calls = -1.0, 0  # when it was called at last, and how often in that moment
+        self.in_vain: deque[float] = deque()  # when ticks did nothing that were due
+
+
 class Contracts:
     """Of one run. Every method raises BrokenRuleError."""
 
     def __init__(self, run: SimulatedRun) -> None:
         self._run = run
-        self._due: dict[int, tuple[Machine, float]] = {}  # what each machine said at last
-        self._same: dict[int, tuple[float, int]] = {}  # when it was called at last, and how often in that moment
-        self._in_vain: dict[int, tuple[Machine, deque[float]]] = {}  # when ticks did nothing that were due
-        self._turns: dict[Agent, deque[float]] = {}
+        self._clock = run.clock
+        self._kept: dict[int, _Kept] = {}
+        self._turns: defaultdict[Agent, deque[float]] = defaultdict(deque)
         self._are_late = any(fault.what == "late" for fault in run.scenario.faults)
 
     def calls(self, agent: Agent, machine: Machine) -> None:
         """A driver is about to call a machine because something has happened."""
-        now, who = agent.now, f"the {type(machine).__name__} of {agent.name}"
-        due = machine.next_tick()
-        if now < due:
-            early = machine.tick(now)
-            require(not early, f"{who} does {early} at {now:.3f}, and nothing is due before {due:.3f}")
-        _, said = self._due.get(id(machine), (machine, float("inf")))
-        is_excused = self._are_late or agent.process.has_ever_frozen
-        require(is_excused or now <= said + LATE_S, f"{who} is called at {now:.3f}, and was to be at {said:.3f}")
+        now, due, kept = agent.now, machine.next_tick(), self._of(machine)
+        if now < due and (early := kept.tick(now)):
+            self._broken(agent, machine, f"does {early} at {now:.3f}, and nothing is due before {due:.3f}")
+        if now > kept.said + LATE_S and not (self._are_late or agent.process.has_ever_frozen):
+            self._broken(agent, machine, f"is called at {now:.3f}, and was to be at {kept.said:.3f}")
 
     def called(self, agent: Agent, machine: Machine) -> None:
         """The driver has carried out what the machine wanted."""
-        now, due = agent.now, machine.next_tick()
-        self._due[id(machine)] = machine, max(due, now)
-        last, count = self._same.get(id(machine), (-1.0, 0))
-        count = count + 1 if now == last and due <= now else 0
-        self._same[id(machine)] = now, count
-        who = f"the {type(machine).__name__} of {agent.name}"
-        require(count < TICKS_AT_ONCE, f"{who} wants to be called at {due:.3f}, and it is {now:.3f}")
+        now, due, kept = agent.now, machine.next_tick(), self._of(machine)
+        if due > now:
+            kept.said, kept.calls = due, 0
+        else:
+            kept.said = now
+            kept.calls = kept.calls + 1 if now == kept.called_at else 0
+            if kept.calls >= TICKS_AT_ONCE:
+                self._broken(agent, machine, f"wants to be called at {due:.3f}, and it is {now:.3f}")
+        kept.called_at = now
 
     def is_over(self, machine: Machine) -> None:
         """Its driver calls it no more."""
-        self._due.pop(id(machine), None)
+        self._of(machine).said = float("inf")
 
     def watch_ticks(self, agent: Agent, machine: Machine, looks: int = 0) -> None:
         """Its ticks are to do something when they are due, but for so many looks in a lease."""
-        tick, lease_s = machine.tick, self._run.scenario.lease_s
-        _, recent = self._in_vain[id(machine)] = machine, deque()
+        kept, lease_s = self._of(machine), self._run.scenario.lease_s
+        tick, recent = kept.tick, kept.in_vain
 
         def watched(now: float) -> Any:
             due = machine.next_tick()
@@ -80,9 +91,8 @@ class Contracts:
             recent.append(now)
             while recent[0] < now - lease_s:
                 recent.popleft()
-            who = f"the {type(machine).__name__} of {agent.name}"
-            most = looks + MORE_IN_VAIN
-            require(len(recent) <= most, f"{who} wakes up {len(recent)} times in a lease, at {now:.3f}, for nothing")
+            if len(recent) > looks + MORE_IN_VAIN:
+                self._broken(agent, machine, f"wakes up {len(recent)} times in a lease, at {now:.3f}, for nothing")
             return done
 
         setattr(machine, "tick", watched)  # noqa: B010
@@ -102,9 +112,19 @@ class Contracts:
 
     def turns(self, agent: Agent) -> None:
         """An agent's event loop takes a turn: one that waits takes few."""
-        recent, now = self._turns.setdefault(agent, deque()), self._run.clock.now
+        recent, now = self._turns[agent], self._clock.now
         recent.append(now)
         while recent[0] < now - 1.0:
             recent.popleft()
-        most = TURNS_PER_S * (4 + len(self._run.agents)) / 4
-        require(len(recent) <= most, f"{agent.name} takes {len(recent)} turns in a second, at {now:.3f}")
+        if len(recent) > TURNS_PER_S and len(recent) > TURNS_PER_S * (4 + len(self._run.agents)) / 4:
+            raise BrokenRuleError(f"{agent.name} takes {len(recent)} turns in a second, at {now:.3f}")
+
+    def _of(self, machine: Machine) -> _Kept:
+        return self._kept.get(id(machine)) or self._begin(machine)
+
+    def _begin(self, machine: Machine) -> _Kept:
+        self._kept[id(machine)] = _Kept(machine)
+        return self._kept[id(machine)]
+
+    def _broken(self, agent: Agent, machine: Machine, what: str) -> NoReturn:
+        raise BrokenRuleError(f"the {type(machine).__name__} of {agent.name} {what}")

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from hpc_elastic.membership.actions import Action, ClaimAttempt, Note, SendToMember, WriteResult
 from hpc_elastic.membership.messages import Failed, Join, Message, Started, Welcome
 from hpc_elastic.rundir.records import AttemptClaim, RunResultRecord, World
-from tests.simulation.rules import require
+from tests.simulation.rules import BrokenRuleError, require
 
 if TYPE_CHECKING:
     from tests.simulation.agent import Agent
@@ -118,8 +118,10 @@ class Noted:
 
     def stepped(self, agent: Agent, head: object) -> None:
         """A head has done all that one event makes it do."""
-        owed, self._by[head].owed = self._by[head].owed, set()
-        require(not owed, f"{agent.name} does not note {sorted(owed)}")
+        owed = self._by[head].owed
+        if owed:
+            self._by[head].owed = set()
+            raise BrokenRuleError(f"{agent.name} does not note {sorted(owed)}")
 
     def hears_clock(self, agent: Agent, head: object, join: Join) -> None:
         """A node asks to join, and says what time of day it is there."""

@@ -13,7 +13,7 @@ from hpc_elastic.membership.actions import Action, AskScheduler, HeadOver, Note,
 from hpc_elastic.membership.member import MemberPhase
 from hpc_elastic.membership.messages import Message, StopManner
 from tests.simulation.disk import LAYOUT
-from tests.simulation.rules import LOSING, require
+from tests.simulation.rules import LOSING, BrokenRuleError, require
 
 if TYPE_CHECKING:
     from tests.simulation.agent import Agent
@@ -92,7 +92,8 @@ class Orders:
     def _tells(self, agent: Agent, head: object, node: str, message: Message) -> None:
         if isinstance(message, messages.Echo):
             number = self._beats.pop((head, node), None)
-            require(number == message.number, f"{agent.name} answers beat {message.number} of {node}, not {number}")
+            if number != message.number:
+                raise BrokenRuleError(f"{agent.name} answers beat {message.number} of {node}, not {number}")
         elif isinstance(message, messages.Assign):
             self._assigned[head].add((message.attempt, node))
             self._gathered[head].discard(node)  # it knows its head by that

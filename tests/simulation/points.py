@@ -14,7 +14,6 @@ the state shows; what it leaves out is in decision 0033.
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from tests.simulation.clock import Event
@@ -26,18 +25,18 @@ if TYPE_CHECKING:
     from tests.simulation.world import SimulatedRun
 
 Visit = Callable[[int, str], None]
-TIMER, MESSAGE = "Process._is_due", "Socket._arrive"
+TIMER, MESSAGE = "Timer.rings", "Socket._arrive"
 WITHOUT_POINT = ("Process._begin_turn", "Process._thaw", "Guard._look", "SimulatedRun._watch", "DiskThread._next")
 
 
 def kind_of(event: Event) -> str | None:
     """What an event is, or None if nothing can be decided by what comes before it."""
-    name: str = getattr(event.func if isinstance(event, partial) else event, "__qualname__", "event")
+    name: str = getattr(event, "__qualname__", "event")
     if name.startswith(WITHOUT_POINT):
         return None
     if name == TIMER:
-        handle: Any = event.args[0]  # type: ignore[attr-defined]
-        return None if handle.cancelled() else f"timer {getattr(handle._callback, '__qualname__', '')}"
+        timer: Any = event.__self__  # type: ignore[attr-defined]
+        return None if timer.cancelled() else f"timer {getattr(timer.callback, '__qualname__', '')}"
     if name == MESSAGE:
         socket: Any = event.__self__  # type: ignore[attr-defined]
         under_way = socket.under_way

@@ -23,8 +23,49 @@ from greenlet import getcurrent, greenlet
 from tests.simulation.clock import LATE_S, NEVER, Clock, MachineClock
 
 T = TypeVar("T")
+Function = Callable[..., object]
 ANSWERS_S = 0.01  # a resolver, or a scheduler
 Loop: Any = asyncio.AbstractEventLoop  # of which the agent uses a part
+
+
+class Handle:
+    """A call that is to be made, as `asyncio.Handle`, but in no context of its own: the agent has no context variables.
+
+    A handle of asyncio takes longer to make than most calls take.
+    """
+
+    __slots__ = ("args", "callback")
+
+    def __init__(self, callback: Function, args: tuple[Any, ...]) -> None:
+        self.callback: Function | None = callback
+        self.args = args
+
+    def cancel(self) -> None:
+        """Nobody will make it."""
+        self.callback, self.args = None, ()
+
+    def cancelled(self) -> bool:
+        return self.callback is None
+
+
+class Timer(Handle):
+    """As `asyncio.TimerHandle`."""
+
+    __slots__ = ("_process", "_when")
+
+    def __init__(self, when: float, callback: Function, args: tuple[Any, ...], process: Process) -> None:
+        self.callback = callback
+        self.args = args
+        self._when = when
+        self._process = process
+
+    def when(self) -> float:
+        return self._when
+
+    def rings(self) -> None:
+        """It is due."""
+        if self.callback is not None:
+            self._process.is_due(self)
 
 
 class Process(Loop):  # type: ignore[misc]
@@ -47,10 +88,10 @@ class Process(Loop):  # type: ignore[misc]
         self.is_alive = True
         self.is_frozen = self.has_ever_frozen = False
         self.frozen_until = 0.0  # by the simulation's clock
-        self._ready: deque[asyncio.Handle] = deque()
-        self._arrived: list[asyncio.Handle] = []  # while it was frozen
-        self._due: list[asyncio.Handle] = []
-        self._is_scheduled = False
+        self._ready: deque[Handle] = deque()
+        self._arrived: list[Handle] = []  # while it was frozen
+        self._due: list[Handle] = []
+        self._is_scheduled = False  # a turn
         self._freeze_at = -1  # so many points from now; never
         self._freeze_s = 0.0
         self._turn: greenlet | None = None
@@ -59,7 +100,7 @@ class Process(Loop):  # type: ignore[misc]
         self._handlers: dict[int, Callable[[], object]] = {}
         self._exception_handler: Callable[[asyncio.AbstractEventLoop, dict[str, Any]], object] | None = None
         self._tasks: list[Any] = []  # asyncio.Task
-        self._timers: list[asyncio.TimerHandle] = []
+        self._timers: list[Timer] = []
 
     # What happens to it.
 
@@ -67,9 +108,9 @@ class Process(Loop):  # type: ignore[misc]
         """Something comes to this process from outside."""
         if not self.is_alive:
             return
-        handle = asyncio.Handle(event, args, self)
-        (self._arrived if self.is_frozen else self._ready).append(handle)
-        self._schedule()
+        (self._arrived if self.is_frozen else self._ready).append(Handle(event, args))
+        if not self._is_scheduled:
+            self._schedule()
 
     def signal(self, number: int) -> None:
         """A signal for which there is a handler."""
@@ -118,7 +159,7 @@ class Process(Loop):  # type: ignore[misc]
         left = [
             timer for timer in self._timers if not timer.cancelled() and timer.when() > self._own.shows(self._clock.now)
         ]
-        return [getattr(timer._callback, "__qualname__", "") for timer in left]  # type: ignore[attr-defined]
+        return [getattr(timer.callback, "__qualname__", "") for timer in left]
 
     def reached(self) -> None:
         """The code that runs just now has come to a point where it may be frozen."""
@@ -174,56 +215,61 @@ class Process(Loop):  # type: ignore[misc]
     def _take_turn(self) -> None:
         """As the loop of asyncio: what is made ready meanwhile waits for the next turn."""
         asyncio._set_running_loop(self)
+        ready = self._ready
         try:
-            for _ in range(len(self._ready)):
-                handle = self._ready.popleft()
-                if not handle.cancelled():
-                    handle._run()
+            for _ in range(len(ready)):
+                handle = ready.popleft()
+                if handle.callback is not None:
+                    try:
+                        handle.callback(*handle.args)
+                    except (SystemExit, KeyboardInterrupt):
+                        raise
+                    except BaseException as error:
+                        self.call_exception_handler({"exception": error})
                 if not self.is_alive:
                     return
         finally:
             asyncio._set_running_loop(None)
-        self._schedule()
-
-    def _is_due(self, handle: asyncio.TimerHandle) -> None:
-        if self.is_alive and not handle.cancelled():
-            (self._due if self.is_frozen else self._ready).append(handle)
+        if ready:
             self._schedule()
+
+    def is_due(self, timer: Timer) -> None:
+        """A timer has rung."""
+        if self.is_alive:
+            (self._due if self.is_frozen else self._ready).append(timer)
+            if not self._is_scheduled:
+                self._schedule()
 
     # Of asyncio.AbstractEventLoop, what the agent uses.
 
     def time(self) -> float:
         shown = self._own.shows(self._clock.now)
-        self.reached()
+        if self._freeze_at >= 0:
+            self.reached()
         return shown
 
-    def call_soon(self, callback: Callable[..., object], *args: Any, context: Context | None = None) -> asyncio.Handle:
-        handle = asyncio.Handle(callback, args, self, context)
+    def call_soon(self, callback: Function, *args: Any, context: Context | None = None) -> Handle:
+        handle = Handle(callback, args)
         self._ready.append(handle)
-        self._schedule()
+        if not self._is_scheduled:
+            self._schedule()
         return handle
 
-    def call_soon_threadsafe(
-        self, callback: Callable[..., object], *args: Any, context: Context | None = None
-    ) -> asyncio.Handle:
-        return self.call_soon(callback, *args, context=context)
+    def call_soon_threadsafe(self, callback: Function, *args: Any, context: Context | None = None) -> Handle:
+        return self.call_soon(callback, *args)
 
-    def call_later(
-        self, delay: float, callback: Callable[..., object], *args: Any, context: Context | None = None
-    ) -> asyncio.TimerHandle:
-        return self.call_at(self.time() + delay, callback, *args, context=context)
+    def call_later(self, delay: float, callback: Function, *args: Any, context: Context | None = None) -> Timer:
+        return self.call_at(self.time() + delay, callback, *args)
 
-    def call_at(
-        self, when: float, callback: Callable[..., object], *args: Any, context: Context | None = None
-    ) -> asyncio.TimerHandle:
-        handle = asyncio.TimerHandle(when, callback, args, self, context)
+    def call_at(self, when: float, callback: Function, *args: Any, context: Context | None = None) -> Timer:
+        timer = Timer(when, callback, args, self)
         if len(self._timers) > 200:
             shown = self._own.shows(self._clock.now)
             self._timers = [each for each in self._timers if not each.cancelled() and each.when() > shown]
         if when < NEVER:
-            self._timers.append(handle)
-            self._clock.at(self._own.moment_of(when) + LATE_S, partial(self._is_due, handle))
-        return handle
+            self._timers.append(timer)
+            self._clock.at(self._own.moment_of(when) + LATE_S, timer.rings)
+        return timer
 
     def create_future(self) -> asyncio.Future[Any]:
         return asyncio.Future(loop=self)
@@ -268,6 +314,3 @@ class Process(Loop):  # type: ignore[misc]
 
     def is_closed(self) -> bool:
         return False
-
-    def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:
-        """Of asyncio.BaseEventLoop: a cancelled timer is passed over when it is due."""

@@ -132,7 +132,10 @@ class Scenario:
         return tuple(f"node{number}" for number in range(self.nodes))
 
     def role(self, name: str) -> Role:
-        return next(role for role in self.roles if role.name == name)
+        for role in self.roles:
+            if role.name == name:
+                return role
+        raise KeyError(name)
 
     def placed(self) -> list[tuple[str, int]]:
         """Role and number of workers of each node."""

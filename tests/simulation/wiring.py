@@ -372,19 +372,18 @@ class Timekeeper(JobClock):
 class Here(LocalMember):
     """The shipped one, which shows the rules what it hears."""
 
+    _agent: Agent
+
     def __init__(self, member: Member, *, journal: Journal, **more: Any) -> None:
         super().__init__(member, journal=journal, **more)
-        self._agent.run.contracts.watch_ticks(self._agent, member)
-
-    @property
-    def _agent(self) -> Agent:
-        return cast(SimulatedJournal, self._journal).agent
+        self._agent = cast(SimulatedJournal, journal).agent
+        self._contracts = self._agent.run.contracts
+        self._contracts.watch_ticks(self._agent, member)
 
     def _do(self, step: Callable[[float], list[Action]]) -> None:
-        contracts = self._agent.run.contracts
-        contracts.calls(self._agent, self._member)
+        self._contracts.calls(self._agent, self._member)
         super()._do(step)
-        contracts.called(self._agent, self._member)
+        self._contracts.called(self._agent, self._member)
 
     def received(self, message: Message) -> None:
         self._agent.heard(message)

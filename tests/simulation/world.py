@@ -247,12 +247,13 @@ class SimulatedRun:
     def _play(self, bound_s: float) -> None:
         BrokenRuleError.first = None
         self._begin()
-        steps = 0
-        while self._to_start or any(agent.is_running for agent in self.everybody):
+        steps, clock = 0, self.clock
+        some = self.everybody[0]
+        while self._to_start or some.is_running or (some := self._any_running(some)).is_running:
             steps += 1
             if self.points is not None:
                 self.points.pass_by()
-            if not self.clock.step() or self.clock.now > bound_s or steps > BOUND_STEPS:
+            if not clock.step() or clock.now > bound_s or steps > BOUND_STEPS:
                 raise BrokenRuleError(f"no end after {self.clock.now:.1f} s: {self._who_waits()}")
             if self.crash is not None:
                 raise self.crash
@@ -267,6 +268,10 @@ class SimulatedRun:
         while self.clock.now < last and self.clock.step():
             pass
         self.verdicts.check_end()
+
+    def _any_running(self, other: Agent) -> Agent:
+        """An agent that runs, if one does."""
+        return next((agent for agent in self.everybody if agent.is_running), other)
 
     def _begin(self) -> None:
         starts = [0.0, *(self.dice.uniform(0, STARTS_WITHIN_S) for _ in self.agents[1:])]

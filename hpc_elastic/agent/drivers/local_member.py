@@ -261,9 +261,14 @@ class LocalMember:
             self._act_all(self._member.tick(now))
         self._act_all(step(now))
         self._outputs.moved()
-        if self._timer is not None:
-            self._timer.cancel()
+        self._set_timer()
+
+    def _set_timer(self) -> None:
         at = self._member.next_tick()
+        if self._timer is not None:
+            if self._timer.when() == at:
+                return
+            self._timer.cancel()
         self._timer = self._loop.call_at(at, self._tick) if at < NEVER else None
 
     def _tick(self) -> None:
