@@ -30,6 +30,7 @@ def _key(code: CodeType) -> Key:
 def loaded_functions() -> Functions:
     """All that this process has."""
     found: dict[Key, list[FunctionType]] = {}
+    gc.unfreeze()  # what a session of pytest has collected is frozen, and not among the objects then
     for each in gc.get_objects():
         if type(each) is FunctionType:  # isinstance asks an object for its class, and one of torch's warns of that
             found.setdefault(_key(each.__code__), []).append(each)
