@@ -22,9 +22,9 @@ from hpc_elastic.rundir.records import Spend
 
 
 class _LongLease(Lease):
-    @property
-    def patience_s(self) -> float:
-        return self._timing.lease_s * 1.5
+    def __init__(self, timing: Timing) -> None:
+        super().__init__(timing)
+        self.patience_s = timing.lease_s * 1.5
 
 
 class _LateFence(Member):
@@ -39,8 +39,8 @@ class _NoGuard(Member):
 
 
 class _SearchesAtOnce(Member):
-    def disconnected(self, why: str, *, is_dead: bool, now: float = -NEVER) -> list[Action]:
-        actions = super().disconnected(why, is_dead=is_dead, now=now)
+    def disconnected(self, why: str, *, is_dead: bool, now: float = -NEVER, was_paused: bool = False) -> list[Action]:
+        actions = super().disconnected(why, is_dead=is_dead, now=now, was_paused=was_paused)
         lost = self._allegiance.lost
         has_workers = any(isinstance(action, StopWorkers) for action in actions)
         return [*actions, DiscoverHead(lost=lost)] if has_workers and lost is not None else actions
@@ -53,8 +53,8 @@ class _StartsLate(Member):
 
 
 class _SilenceIsDeath(Member):
-    def disconnected(self, why: str, *, is_dead: bool, now: float = -NEVER) -> list[Action]:
-        return super().disconnected(why, is_dead=True, now=now)
+    def disconnected(self, why: str, *, is_dead: bool, now: float = -NEVER, was_paused: bool = False) -> list[Action]:
+        return super().disconnected(why, is_dead=True, now=now, was_paused=was_paused)
 
 
 class _ReceiptIsEnough(Head):
