@@ -57,6 +57,7 @@ class Conduct:
         self.noted: set[tuple[str, int]] = set()  # events of a head, and their attempts
         self._heads: dict[Agent, object] = {}  # whose members have not left
         self._have_led: set[Agent] = set()
+        self._have_lost: set[Agent] = set()  # a head, and searched for another one
         self._knows_size: set[Agent] = set()  # of its head's world
         self._knows_loss: dict[Agent, bool] = {}  # whether its records have the loss that it searches for
 
@@ -87,6 +88,7 @@ class Conduct:
     def searches(self, agent: Agent) -> None:
         """A member searches for a head."""
         self._beats.pop(agent, None)
+        self._have_lost.add(agent)
         require(self._knows_loss.get(agent, False), f"{agent.name} searches for a head, and notes no loss of one")
 
     def _reports(self, agent: Agent, message: Message) -> None:
@@ -231,8 +233,9 @@ class Conduct:
     def reads(self, agent: Agent, *, needs_world: bool) -> None:
         """An agent without a head reads the latest records: the whole roster only where it may have to carry it on."""
         self._often(agent, "reads the records", READS)
-        has_lost = agent.part.heads._successor is not None
-        require(has_lost or not needs_world, f"{agent.name} reads the whole roster, and has lost no head")
+        require(
+            agent in self._have_lost or not needs_world, f"{agent.name} reads the whole roster, and has lost no head"
+        )
 
     def has_dialled(self, agent: Agent) -> None:
         """It has a connection, or gave up."""

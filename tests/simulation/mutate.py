@@ -78,7 +78,13 @@ TRIED = 8  # seeds of each kind, to see which lines they run
 TRIED_MORE = 32  # of each kind whose runs are short, for lines that few of these run
 UNTRUE = 8  # schedules that break a rule of the code as it is, and say nothing of an edit
 SEED_CPU_S = 20.0  # of the processor, not of the wall: a seed takes a tenth of a second
-EQUIVALENT: dict[str, str] = {}
+EQUIVALENT: dict[str, str] = {
+    "hpc_elastic.membership.member: and for or: "
+    "attempt != self.attempt or self.phase not in (MemberPhase.WORKING, MemberPhase.STOPPING)": (
+        "an agent reports the exits of an attempt's workers before it says that they are stopped, and none after it: "
+        "of a worker that survives its KILL the stop explains the end"
+    ),
+}
 REACH = "reach.json"
 VERDICT_WIDTH = 110  # of the first column of the output
 NAMES = [f"hpc_elastic.membership.{name}" for name in MODULES] + [f"hpc_elastic.agent.{name}" for name in DRIVERS]
