@@ -14,9 +14,11 @@ import contextlib
 import gc
 import importlib.util
 import os
+import re
 import signal
 import uuid
 from collections.abc import Callable, Generator, Iterator, Sequence
+from pathlib import Path
 
 import pytest
 
@@ -39,6 +41,7 @@ with contextlib.suppress(ImportError):  # a machine with other work on it is slo
         "quick", hypothesis.settings.get_profile("any machine"), max_examples=15
     )
     hypothesis.settings.load_profile("any machine")
+_OF_ALL_TESTS = re.compile(r"^pytestmark = \[?pytest\.mark\.(local|slurm)\b", re.MULTILINE)
 _FAILED = pytest.StashKey[bool]()
 _SLURMS = pytest.StashKey[Sequence[str]]()
 _REQUIRED = pytest.StashKey[Sequence[str]]()
@@ -90,6 +93,15 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         chosen = metafunc.config.stash[_SLURMS]
         is_on_every = any(metafunc.definition.get_closest_marker(name) for name in ("every_slurm", "mirrored"))
         metafunc.parametrize("slurm_version", chosen if is_on_every else chosen[:1])
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Leaves out a file of a folder whose tests all have a mark that `-m` excludes, as 80 have for make check."""
+    expression = config.getoption("markexpr")
+    if not collection_path.match("test_*.py") or " or " in expression:
+        return None
+    mark = _OF_ALL_TESTS.search(collection_path.read_text())
+    return True if mark is not None and f"not {mark[1]}" in expression.split(" and ") else None
 
 
 @pytest.hookimpl(wrapper=True)

@@ -129,6 +129,21 @@ def test_what_is_mirrored_is_a_variant_on_all_but_the_first_slurm(tmp_path: Path
 
 
 @pytest.mark.long
+@pytest.mark.parametrize(
+    ("expression", "imports"),
+    [("not long and not local", False), ("local", True), ("not slurm", True), ("not local or long", True), ("", True)],
+)
+def test_a_file_is_imported_unless_a_mark_of_all_its_tests_is_left_out(
+    tmp_path: Path, expression: str, imports: bool
+) -> None:
+    text = "import pytest\nprint('imported')\npytestmark = pytest.mark.local\ndef test_it(): pass\n"
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "folder" / "test_more.py").write_text(text)
+    done = run_session(tmp_path, "", str(tmp_path), "-m", expression)
+    assert ("imported" in done.stdout) == imports, done.stdout + done.stderr
+
+
+@pytest.mark.long
 def test_a_session_that_leaves_a_process_fails_and_names_it(tmp_path: Path) -> None:
     # It has said something, so that /proc knows its environment; and it does not hold this session's standard output.
     text = (
