@@ -262,7 +262,7 @@ class Head:
         is_needed = is_in_world and (self.phase is not HeadPhase.GATHERING or member.is_in_world)
         if is_needed or not self.gathering.can_be_enough():
             is_dead = is_gone and not may_return
-            nodes = () if was_paused else (node,)
+            nodes = () if was_paused and self.gathering.can_be_enough() else (node,)
             seen = Seen(trigger=Trigger.NODE_LOST, nodes=nodes, detail=why, is_agent_dead=is_dead)
             actions += self._observe(seen, now)
         else:
