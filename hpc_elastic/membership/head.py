@@ -93,7 +93,6 @@ class Head:
         self._held: dict[str, Seen] = {}  # by role: time-outs to act on when others have had time to report theirs
         self._held_until = NEVER
         self._woke_at = -NEVER  # when this process went on after a pause
-        self._unnamed: set[str] = set()  # nodes that this head has not heard while it stood still
         self._fenced_by = NEVER  # when a stop for a lost member must have killed this node's own workers
         self._opens_at = now + settings.timing.starts_again_after_s if settings.may_predecessor_live else -NEVER
         self._start_gathering(now)
@@ -240,8 +239,8 @@ class Head:
             is_gone: it surely has no workers.
             may_return: its agent most likely lives.
         """
-        # Where this head stood still no node is named for it, nor one that has stood still with it and says goodbye
-        # now; one that does not return is named then.
+        # Where this head stood still the next attempt names no node for it, nor one that has stood still with it and
+        # says goodbye now; one that does not return is named if that ends the run.
         was_paused = may_return and now < self._woke_at + self._settings.timing.returns_within_s
         is_agent_alone = is_gone and (may_return or not self._may_have_restarted(node, now))
         has_not_left = may_return or not is_agent_alone
@@ -253,9 +252,7 @@ class Head:
             self._closing.lost(node)
         if self.phase in (HeadPhase.CLOSING, HeadPhase.OVER):
             return self._left()
-        actions: list[Action] = [] if was_paused else [loss_note(node, why, self.attempt)]
-        if was_paused:
-            self._unnamed.add(node)
+        actions: list[Action] = [loss_note(node, why, self.attempt)]
         is_in_world = self._members.is_in_world(node)
         if is_in_world and (may_return or not is_gone):  # it may be alive, and may take this head's place
             lease_ended = member.lease.acked + self._settings.lease_s  # long ago, if this process was paused
@@ -265,7 +262,7 @@ class Head:
         is_needed = is_in_world and (self.phase is not HeadPhase.GATHERING or member.is_in_world)
         if is_needed or not self.gathering.can_be_enough():
             is_dead = is_gone and not may_return
-            nodes = () if was_paused else (node,)
+            nodes = () if was_paused and self.gathering.can_be_enough() else (node,)
             seen = Seen(trigger=Trigger.NODE_LOST, nodes=nodes, detail=why, is_agent_dead=is_dead)
             actions += self._observe(seen, now)
         else:
@@ -462,15 +459,12 @@ class Head:
             return said + self._observe(Seen(trigger=Trigger.NODES_MISSING, detail=too_few.message), now)
         if ended := self._settle_losses(now) or self._settle_silent_ends(now):
             return ended
-        lost = set(self._members.losses.nodes)
         told = [
-            *(loss_note(node, "it did not return", self.attempt) for node in sorted(self._unnamed & lost)),
             *self._members.arrivals.others(),
             *self._news.tell(self.attempt),
             *self.gathering.left_behind(),
             *self._judge.counts_losses(),
         ]
-        self._unnamed.clear()
         claim, world = self._judge.prepare_attempt()
         self.phase = HeadPhase.CLAIMING
         return [*told, ClaimAttempt(claim=claim, world=world)]

@@ -564,7 +564,7 @@ def _is_failure(before: History, after: History, cause: RootCause | None) -> boo
 def _cause_in(seen: Seen, decision: RestartWorkers | Finish, attempt: int) -> RootCause | None:
     """Return the root cause that an event is by itself; None if it is no failure, or one that is not settled."""
     failure_class = FailureClass.AGENT_LOST if seen.is_agent_dead else _CLASSES.get(seen.trigger)
-    if failure_class is None:
+    if failure_class is None or (seen.trigger is Trigger.NODE_LOST and not seen.nodes):  # this head stood still
         return None
     return RootCause(
         attempt=attempt,

@@ -30,7 +30,7 @@ from hpc_elastic.observe.explain_facts import (
     seconds_of,
     text_of,
 )
-from hpc_elastic.observe.narrate import NO_LIMIT, unix_time
+from hpc_elastic.observe.narrate import NO_LIMIT, has_no_logs, unix_time
 from hpc_elastic.observe.snapshot import Snapshot
 from hpc_elastic.rank_set import RankSetError, format_ranks, parse_ranks
 
@@ -321,7 +321,8 @@ def _next(facts: ExplainFacts, root_cause: Mapping[str, Any] | None) -> Iterable
         yield f"hpc-elastic logs {run} --node {quote(node)}"
         if snapshot.scheduler == "slurm" and facts.losses:
             yield f"scontrol show node {quote(node)}"
-    if culprit is None and not facts.losses and (snapshot.allocations or snapshot.is_over):
+    has_logs = (snapshot.allocations or snapshot.is_over) and not has_no_logs(snapshot)
+    if culprit is None and not facts.losses and has_logs:
         is_scripts = snapshot.state.value not in ("SUCCEEDED", "CANCELLED")
         yield f"hpc-elastic logs {run}{' --script' if is_scripts else ''}"
     earlier = [each.number for each in snapshot.attempt_history if each.number < (facts.attempt or snapshot.attempts)]

@@ -74,11 +74,22 @@ def callstack_of(error: Mapping[str, Any]) -> str:
 
 def excerpt(title: str, path: str, text: str, most: int = _LOG_LINES) -> Iterator[Excerpt]:
     """Yield the last lines of a text that are not blank, `most` of them at most; nothing if there is none."""
-    lines = [line.rstrip("\r").rpartition("\r")[2].rstrip() for line in without_colours(text).split("\n")]
+    lines = [_without_overwritten(line).rstrip() for line in without_colours(text).split("\n")]
     shown = [line for line in lines if line][-most:]
     if shown:
         clipped = (line if len(line) <= _LONGEST_LINE else f"{line[:_LONGEST_LINE]} [...]" for line in shown)
         yield Excerpt(title=title, path=path, lines=tuple(clipped))
+
+
+def _without_overwritten(line: str) -> str:
+    """Return a line without what a progress bar has overwritten in it.
+
+    A single carriage return between two texts is more likely one in a message, and what stands before it evidence.
+    """
+    kept = line.rstrip("\r")
+    first, _, last = kept.rpartition("\r")
+    is_bar = "\r" in first or "%" in first or not first.strip()
+    return last if is_bar else kept
 
 
 def _main_thread(stack: str) -> str:

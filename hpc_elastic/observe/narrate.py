@@ -80,10 +80,17 @@ def where_to_look(snapshot: Snapshot) -> list[str]:
         return [f"hpc-elastic logs {run}"]
     why = f"hpc-elastic explain {run}"
     rank = _rank_of_cause(snapshot)
+    if has_no_logs(snapshot):
+        return [why, f"{snapshot.run_dir}/"]
     if rank is not None:
         path = snapshot.failures.get(rank, {}).get("error_file")
         return [why, f"hpc-elastic logs {run} --rank {rank}", *([path] if isinstance(path, str) else [])]
     return [why, f"hpc-elastic logs {run}", f"{snapshot.run_dir}/"]
+
+
+def has_no_logs(snapshot: Snapshot) -> bool:
+    """Return whether a run was cancelled before its first start, so that `logs` has nothing to show."""
+    return snapshot.state is RunState.CANCELLED and not snapshot.allocations and not snapshot.attempts
 
 
 def _rank_of_cause(snapshot: Snapshot) -> str | None:

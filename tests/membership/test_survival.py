@@ -403,11 +403,6 @@ def test_a_head_that_was_paused_waits_for_those_that_it_has_not_heard_meanwhile(
     assert (len(claim.members), claim.spend.node_losses) == (4, 0)
 
 
-def lost_in(actions: list[Action]) -> list[str]:
-    """The nodes of the events of losses."""
-    return [note.metadata["node"] for note in of_kind(actions, Note) if note.name == "node.lost"]
-
-
 def woken() -> tuple[HeadScript, list[Action]]:
     """A head that stood still for longer than a lease, and what it does then."""
     script = running(min_nodes=1)
@@ -420,18 +415,8 @@ def test_a_head_that_was_paused_names_no_node_that_comes_back() -> None:
     done += script.say(1, Dropped(reason="it has lost this head: no answer for 6 s; node1 itself stood still"))
     done += [*restart(script, 0), *script.join(1, 3), *script.join(2)]
     claim = the_claim(done).claim
-    assert lost_in(done) == []
     assert claim.reason == "node0 stood still for 9 s, and heard nothing"
     assert (len(claim.members), claim.spend.node_losses) == (4, 0)
-
-
-def test_a_head_that_was_paused_names_a_node_that_does_not_come_back() -> None:
-    script, done = woken()
-    done += [*restart(script, 0), *script.join(1), *script.join(2)]
-    assert lost_in(done) == []
-    done += script.pass_time(LEASE_S)
-    assert lost_in(done) == ["node3"]
-    assert the_claim(done).claim.spend.node_losses == 1
 
 
 def test_a_side_whose_others_do_not_come_back_in_time_still_waits_for_what_they_do() -> None:

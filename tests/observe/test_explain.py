@@ -20,6 +20,7 @@ from rich.console import Console
 
 from hpc_elastic.errors import UsageError
 from hpc_elastic.observe.explain import Explanation, explain, explanation_to_json
+from hpc_elastic.observe.explain_evidence import excerpt
 from hpc_elastic.observe.explain_reader import MOST_ERROR_FILES, read_explain_facts
 from hpc_elastic.observe.present_explanation import plain_explanation, rich_explanation
 from hpc_elastic.observe.schemas import record_schema
@@ -27,6 +28,7 @@ from hpc_elastic.observe.snapshot import take_tolerant_snapshot
 from hpc_elastic.printable import printable
 from hpc_elastic.rundir.layout import RunLayout
 from hpc_elastic.rundir.records import RunState
+from tests.observe.builders import RunBuilder
 from tests.observe.failed_runs import BEGAN_S, CAUSE, KINDS, LATE, LATER, LINE, TRACEBACK, failure, start
 
 GOLDEN = Path(__file__).parent.parent / "golden" / "explain"
@@ -118,6 +120,27 @@ def test_a_run_that_waits_to_start_again_does_not_run(tmp_path: Path) -> None:
     found = explained(start(tmp_path / "run").end_allocation(1, "preempted").layout)
     assert found.cause == "Slurm took the job's nodes for another job"
     assert "runs" not in plain_explanation(found, 80)
+
+
+def test_the_explanation_of_a_run_that_was_cancelled_before_its_start_names_no_logs(tmp_path: Path) -> None:
+    run = RunBuilder(tmp_path / "run").submit().end(RunState.CANCELLED, exit_code=10, reason="stop_requested")
+    assert [line for line in explained(run.layout).next if "logs" in line] == []
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        ("ValueError: the loss is nan\rtry again", "ValueError: the loss is nan\rtry again"),
+        (" 10%|#\r 50%|##\r 100%|###\r", " 100%|###"),
+        ("\r 50%|##", " 50%|##"),
+        ("a line of Windows\r", "a line of Windows"),
+    ],
+)
+def test_evidence_is_without_what_a_progress_bar_has_overwritten_and_with_all_of_a_message(
+    text: str, line: str
+) -> None:
+    (found,) = excerpt("the end", "stderr.log", text)
+    assert found.lines == (line,)
 
 
 LAUNCHER = "\n\n".join(

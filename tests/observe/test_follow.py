@@ -122,6 +122,13 @@ def test_end_of_a_failed_run_names_the_first_failed_rank(tmp_path: Path) -> None
     ]
 
 
+def test_a_run_that_was_cancelled_before_its_start_has_no_logs_to_look_at(tmp_path: Path) -> None:
+    run = RunBuilder(tmp_path / "run").submit().end(RunState.CANCELLED, exit_code=10, reason="stop_requested")
+    assert [line for line in narrate_end(take_snapshot(run.layout, None)) if "logs" in line] == []
+    begun = RunBuilder(tmp_path / "begun").submit().allocate().end(RunState.CANCELLED, exit_code=10)
+    assert "see: hpc-elastic logs 42" in narrate_end(take_snapshot(begun.layout, None))
+
+
 def test_many_nodes_are_counted_and_the_first_named() -> None:
     assert describe_nodes([f"n{number}" for number in range(100)]) == "100 nodes (n0, n1, n2, n3, n4, n5, ...)"
 
