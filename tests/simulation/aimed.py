@@ -4,7 +4,8 @@ Theory of operation. An edit of a line in a function shows where that line runs.
 loaded (a bound, a default) shows where a line runs that reads its name, in whichever module. Where none of these lines
 ran in a seed that was measured (`reach`), seeds come that run the function around the edit, or its class. An edit of a
 value that an object keeps shows where that is read: of the seeds that run the line those come first that run
-the rarest of these lines.
+the rarest of these lines. And what a function decides may show in few of the seeds that run it: a part of the schedules
+are those that run the rarest of the lines that come after the edit, in its function and in those that this one calls.
 
 Few seeds of a kind may run a line. Then a schedule that does is played again with other dice: the faults, the roles and
 the times are the same, and what is drawn while it is played (delays, disks, which worker fails) is not. Most of these
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from tests.simulation.scenario import Scenario
 
 OTHER_DICE = 1_000_003  # so far apart are seeds whose schedules are the same but for the dice
+TELLING = 1 / 3  # of the schedules of an edit
 RUNS_AGAIN = 2.0  # schedules with other dice for each that runs the line, as it is taken to be
 Function = (ast.FunctionDef, ast.AsyncFunctionDef)
 
@@ -138,6 +140,37 @@ def lines_that_read(module: str, number: int) -> list[str]:
     return sorted({f"{module}:{each.lineno}" for each in reads if each.attr in names})
 
 
+@lru_cache(maxsize=1)
+def _bodies() -> Mapping[str, frozenset[str]]:
+    """By name, the lines of the function of that name, as `module:line`, where there is but one."""
+    found: dict[str, list[frozenset[str]]] = {}
+    for path in sorted((ROOT / "hpc_elastic").rglob("*.py")):
+        module = ".".join(path.relative_to(ROOT).with_suffix("").parts)
+        for function in _functions(ast.parse(path.read_text())):
+            lines = range(function.body[0].lineno, (function.end_lineno or 0) + 1)
+            found.setdefault(function.name, []).append(frozenset(f"{module}:{line}" for line in lines))
+    return {name: lines[0] for name, lines in found.items() if len(lines) == 1}
+
+
+def lines_after(module: str, number: int) -> list[str]:
+    """Where an edit may show later, as `module:line`: the rest of its function, and the functions that this calls.
+
+    Args:
+        module: the module's name.
+        number: which node of its tree, in the order of `ast.walk`.
+    """
+    nodes = _nodes(ROOT / (module.replace(".", "/") + ".py"))
+    first = getattr(nodes[number], "lineno", 0)
+    inside = (each for each in nodes if isinstance(each, Function) and _is_in_body(each, nodes[number]))
+    function = next(inside, None)
+    if function is None:
+        return []
+    later = [each for each in ast.walk(function) if getattr(each, "lineno", 0) >= first]
+    names = {_name_read(each.func) for each in later if isinstance(each, ast.Call)}
+    called = {line for name in names if name is not None for line in _bodies().get(name, ())}
+    return sorted(called | {f"{module}:{line}" for line in range(first, (function.end_lineno or first) + 1)})
+
+
 def _is_in_body(function: ast.FunctionDef | ast.AsyncFunctionDef, wanted: ast.AST) -> bool:
     return any(each is wanted for statement in function.body for each in ast.walk(statement))
 
@@ -165,10 +198,22 @@ def aimed(reach: Reach, module: str, number: int, line: int) -> list[tuple[str, 
     return list(dict.fromkeys((*first, *ran)))
 
 
+def telling(reach: Reach, module: str, number: int, ran: Sequence[tuple[str, int]]) -> list[tuple[str, int]]:
+    """Of the seeds that run an edit's line those that run lines after it, those of the rarest line first."""
+    among = set(ran)
+    return [seed for seed in reached(reach, [lines_after(module, number)]) if seed in among]
+
+
 # The order.
 
 
-def trials(ran: Sequence[tuple[str, int]], kinds: Mapping[str, float], tried: int, count: int) -> list[Trial]:
+def trials(
+    ran: Sequence[tuple[str, int]],
+    kinds: Mapping[str, float],
+    tried: int,
+    count: int,
+    early: Sequence[tuple[str, int]] = (),
+) -> list[Trial]:
     """The schedules that an edit is played with, in order.
 
     Args:
@@ -176,7 +221,9 @@ def trials(ran: Sequence[tuple[str, int]], kinds: Mapping[str, float], tried: in
         kinds: all kinds, with their weights: of a kind of twice the weight twice as many are played.
         tried: how many seeds of each kind were played to see which lines they run, at least.
         count: how many are wanted.
+        early: seeds that tell most; a part of the schedules are of these, and the other kinds have their turns after.
     """
+    best = [Trial(*seed) for seed in early[: int(TELLING * count)]]
     order: list[tuple[float, Trial]] = []
     for kind, weight in kinds.items():
         known = [seed for its, seed in ran if its == kind]
@@ -190,4 +237,5 @@ def trials(ran: Sequence[tuple[str, int]], kinds: Mapping[str, float], tried: in
             order.append(((len(known) + RUNS_AGAIN * (number + 1)) / weight, again))
         for number in range(count if often else 0):
             order.append(((len(known) + (number + 1) / often) / weight, Trial(kind, first + number)))
-    return [trial for _, trial in sorted(order, key=lambda item: item[0])][:count]
+    others = (trial for _, trial in sorted(order, key=lambda item: item[0]))
+    return list(dict.fromkeys((*best, *others)))[:count]

@@ -7,7 +7,17 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.simulation.aimed import Trial, aimed, lines_that_read, lines_that_show, reached, trial_in, trials
+from tests.simulation.aimed import (
+    Trial,
+    aimed,
+    lines_after,
+    lines_that_read,
+    lines_that_show,
+    reached,
+    telling,
+    trial_in,
+    trials,
+)
 from tests.simulation.mutated_code import ROOT
 
 KINDS = dict.fromkeys(("one", "other", "third"), 1.0)
@@ -91,3 +101,24 @@ def test_of_the_seeds_that_keep_a_value_those_come_first_that_read_it_where_few_
     seeds = [("any", 1), ("any", 2), ("any", 3)]
     reach = {f"{leases}:{line}": seeds, read: [*seeds[:2], ("any", 4)], rarely: [seeds[2]]}
     assert aimed(reach, leases, number, line) == [seeds[2], *seeds[:2]]
+
+
+def test_seeds_that_run_the_rarest_line_after_an_edit_are_played_first_whatever_their_kind() -> None:
+    coordinator, watch = "hpc_elastic.agent.drivers.coordinator", "hpc_elastic.agent.drivers.head_watch"
+    number, line = number_of(
+        coordinator, lambda node: isinstance(node, ast.Expr) and "self._watch.watch_missing()" in ast.unparse(node)
+    )
+    often, rarely = [each for each in lines_after(coordinator, number) if each.startswith(f"{watch}:")][:2]
+    seeds = [("one", 1), ("one", 2), ("other", 3)]
+    reach = {f"{coordinator}:{line}": seeds, often: seeds, rarely: [seeds[2], ("third", 4)]}
+    first = telling(reach, coordinator, number, seeds)
+    assert first == [seeds[2], *seeds[:2]]
+    assert trials(seeds, KINDS, 12, 6, first)[:2] == [Trial("other", 3), Trial("one", 1)]
+
+
+def test_seeds_that_tell_most_are_a_part_of_the_schedules() -> None:
+    ran = [("one", seed) for seed in range(60)] + [("other", 2)]
+    found = trials(ran, KINDS, 60, 30, [("one", seed) for seed in reversed(range(60))])
+    assert [trial.seed for trial in found[:10]] == [*range(59, 49, -1)]
+    assert found[10:12] == [Trial("one", 0), Trial("other", 2)]
+    assert len(found) == len(set(found)) == 30
