@@ -81,7 +81,10 @@ class AgentProcess(Process):
         within_s = self.agent.answer_dice.choice(run.scenario.answers_s)
         return super().run_in_executor(executor, answer, within_s=within_s)
 
+    turns = 0
+
     def takes_turn(self) -> None:
+        self.turns += 1
         self.agent.run.contracts.turns(self.agent)
         self.agent.run.foretold.turns(self.agent)
 

@@ -6,6 +6,7 @@ make of it.
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 from hpc_elastic.rank_set import parse_ranks
@@ -14,6 +15,9 @@ from tests.simulation.rules import require
 
 if TYPE_CHECKING:
     from tests.simulation.world import SimulatedRun
+
+
+_LOST = re.compile(r"(node\d+(?:, node\d+)*) (?:was|were) lost: ")
 
 
 def ranks_in(text: str) -> set[int]:
@@ -68,12 +72,22 @@ class Causes:
             require("asked" in kinds, f"{what}, and nobody has asked")
         elif " lost: " in reason or reason == "enough nodes are back":
             require(bool(kinds & {"loss", "term", "disk"}), f"{what}, and nobody is lost")
+            self._check_lost(what, reason, before)
         elif claim.spend.restarts > before.spend.restarts and not kinds:
             nodes = {each.node for each in self._run.witness.incidents if each.attempt <= before.attempt}
             require(any(node in reason for node in nodes), f"{what}, and workers on {nodes} have failed")
         elif claim.spend.restarts == before.spend.restarts:
             is_charged = claim.spend != before.spend or bool(claim.states or before.states)
             require(is_charged or bool(kinds), f"{what}, which costs nothing")
+
+    def _check_lost(self, what: str, reason: str, before: AttemptClaim) -> None:
+        """Who is said to be lost was there: in the attempt before, or among those that waited beside it."""
+        found = _LOST.match(reason)
+        if found is None:
+            return
+        beside = {each.node for each in self._run.disk.worlds[before.attempt].spares}
+        others = set(found[1].split(", ")) - {*before.members, *beside}
+        require(not others, f"{what}, and {sorted(others)} were not in attempt {before.attempt}")
 
     def _check_roles(self, claim: AttemptClaim, before: AttemptClaim) -> None:
         """The cause is a failure that counts, of a role that starts again, in the attempt that its workers were in."""

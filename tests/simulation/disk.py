@@ -55,11 +55,14 @@ class Disk:
             self._run.refused_disks.ended(result)
             self._run.wrapped.ended(result)
             self._run.goodbyes.ended(result)
+            self._run.starts.ended(agent, result)
         elif path.startswith(LAYOUT.attempts) and "/nodes/" in path:
             record = from_json(NodeResult, self._read(path))
             self._run.written.records(record)
             self.node_results[record.attempt, record.node] = record
             self._run.conduct.records(record)
+        elif path == LAYOUT.rendezvous(agent.name):
+            self._run.absences.writes(agent.name)
 
     def _claimed(self, agent: Agent, claim: AttemptClaim) -> None:
         before = self.latest_claim
@@ -81,6 +84,7 @@ class Disk:
         self._run.goodbyes.claimed(claim, before)
         self._run.busy.claimed(claim, before)
         self._run.refused_disks.claimed(claim)
+        self._run.starts.claimed(claim, before)
 
     def _read(self, path: str) -> object:
         return json.loads(self._run.files.content[path][0])

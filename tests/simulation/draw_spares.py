@@ -16,7 +16,7 @@ def draw_spares(seed: int) -> Scenario:
     if seed % 20 == ALL_OFF:
         return _draw_all_off(seed)
     if seed % 20 == HOST_OFF:
-        return _draw_host_off(seed)
+        return draw_host_off(seed)
     dice = random.Random(f"spares/{seed}")
     members, spares = dice.choice([1, 1, 2, 2, 3]), dice.choice([1, 1, 2, 3])
     role = Role(
@@ -68,7 +68,7 @@ def _draw_all_off(seed: int) -> Scenario:
     )
 
 
-def _draw_host_off(seed: int) -> Scenario:
+def draw_host_off(seed: int) -> Scenario:
     """The batch script's machine is head no more when it loses its power, and often the next head loses it, too."""
     dice = random.Random(f"spares/host off/{seed}")
     members, spares, lease_s = dice.choice([3, 4]), dice.choice([0, 1, 2]), 3.0

@@ -7,7 +7,9 @@ from collections import defaultdict
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from hpc_elastic.rundir.records import RunState
 from hpc_elastic.rundir.state_records import KeptState, StateVersion
+from tests.simulation.rules import require
 
 if TYPE_CHECKING:
     from tests.simulation.states import Saved
@@ -38,6 +40,18 @@ class Kept:
         if not self._files[latest]:
             self._files[latest] = self._files.pop(ended, {})
         self._run.asked_saves.rename(ended, latest)
+
+    def remove(self) -> None:
+        """As `agent.records.kept_states.remove_kept`: all of them."""
+        self._files.clear()
+
+    def check_end(self) -> None:
+        """Nobody runs any more: a run that has succeeded leaves no states, where its last head could remove them."""
+        run = self._run
+        is_sure = not run.witness.kinds & {"loss", "disk"} and any(each.exit_code == 0 for each in run.agents)
+        if is_sure and any(result.state is RunState.SUCCEEDED for result in run.disk.results):
+            left = sorted(ended for ended, files in self._files.items() if files)
+            require(not left, f"the run has succeeded, and the states written after attempts {left} are there")
 
     def read(self, ended: int) -> tuple[KeptState, ...]:
         """As `agent.records.kept_states.read_kept`: what the records say, whatever is in the files."""

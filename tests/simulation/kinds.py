@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from tests.simulation.draw import draw
+from tests.simulation.draw_absent import draw_absent
 from tests.simulation.draw_alone import draw_alone
 from tests.simulation.draw_asked_saves import draw_asked_saves
 from tests.simulation.draw_busy import draw_busy
@@ -17,16 +18,20 @@ from tests.simulation.draw_flapping import draw_flapping
 from tests.simulation.draw_foretold import draw_foretold
 from tests.simulation.draw_goodbyes import draw_goodbyes
 from tests.simulation.draw_health import draw_health
+from tests.simulation.draw_host import draw_host
 from tests.simulation.draw_large import draw_large
 from tests.simulation.draw_limits import draw_limits
 from tests.simulation.draw_machines import draw_machines
 from tests.simulation.draw_moved import draw_moved
 from tests.simulation.draw_notices import draw_notices
+from tests.simulation.draw_parted import draw_parted
 from tests.simulation.draw_requests import draw_requests
 from tests.simulation.draw_requeues import draw_requeues
+from tests.simulation.draw_restarted import draw_restarted
 from tests.simulation.draw_roles import draw_roles
 from tests.simulation.draw_saves import draw_saves
 from tests.simulation.draw_search import draw_search
+from tests.simulation.draw_second_notices import draw_second_notices
 from tests.simulation.draw_sick import draw_sick
 from tests.simulation.draw_spares import draw_spares
 from tests.simulation.draw_starts import draw_second_start
@@ -47,6 +52,7 @@ KINDS: Mapping[str, Callable[[int], Scenario]] = {
     "wrapped": draw_wrapped,
     "taken": draw_taken,
     "search": draw_search,
+    "absent": draw_absent,
     "disks": draw_disks,
     "busy": draw_busy,
     "deaf": draw_deaf,
@@ -60,10 +66,14 @@ KINDS: Mapping[str, Callable[[int], Scenario]] = {
     "alone": draw_alone,
     "firsts": draw_firsts,
     "starts": draw_second_start,
+    "restarted": draw_restarted,
+    "host": draw_host,
+    "parted": draw_parted,
     "requests": draw_requests,
     "spares": draw_spares,
     "health": draw_health,
     "notices": draw_notices,
+    "second-notices": draw_second_notices,
     "states": draw_states,
     "asked-saves": draw_asked_saves,
     "requeues": draw_requeues,

@@ -52,6 +52,11 @@ class Noted:
 
     # Of a head.
 
+    def members(self, head: object) -> tuple[set[str], set[str]]:
+        """The nodes that are with a head, as it has noted, and which of them are unhealthy."""
+        told = self._by[head]
+        return told.here, told.unhealthy
+
     def acts(self, agent: Agent, head: object, action: Action) -> None:
         """A head does something."""
         told = self._by[head]

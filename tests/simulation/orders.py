@@ -171,6 +171,8 @@ class Orders:
             not end.is_settled or is_known, f"{what}, as if that were on record: {[each.reason for each in results]}"
         )
         require(end.is_settled or "disk" in self._run.witness.kinds, f"{what}, as if that were not on record")
+        is_lost = end.exit_code == RUN_DIRECTORY  # others may write a result, or go on
+        require(not (is_lost and end.is_settled), f"{what}, as if the run were over")
         if is_noted and "disk" not in self._run.witness.kinds:  # the script, which ends with that code, may wait for it
             told = self._run.files.content.get(LAYOUT.exit_code, [b""])[0]
             require(told == b"%d\n" % results[0].exit_code, f"{what}, and the script is told {told!r}")

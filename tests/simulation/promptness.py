@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from hpc_elastic.membership.timing import DRIFT, SPARES_COME_WITHIN_S, Timing
 from hpc_elastic.rundir.records import AllocationClaim, AttemptClaim, RunResultRecord, World
 from tests.simulation.disk import LAYOUT
-from tests.simulation.rules import require
+from tests.simulation.rules import require, start_of
 from tests.simulation.scenario import GRACE_S, Fault
 
 if TYPE_CHECKING:
@@ -104,6 +104,8 @@ class Promptness:
         lines = [json.loads(line) for line in run.files.content[LAYOUT.requests][0].splitlines() if line]
         has_left = any(line.get("kind") == "left" and line.get("allocation") == before.allocation for line in lines)
         is_simple = {fault.what for fault in scenario.faults} <= {"term_all", "requeue"} and not run.witness.unkillable
+        # A start between the two may have left before it opened an attempt: that tells nothing of the one that did.
+        is_simple = is_simple and start_of(run.disk, before) == run.earlier[0].start_number
         if not has_left:
             timing = Timing(lease_s=scenario.lease_s, profile=scenario.profile)
             waits_s = max(STARTS_AGAIN_AFTER_S, timing.succeeds_after_contact_s)

@@ -200,6 +200,7 @@ class Headquarters(Coordinator):
         self.agent.headquarters = self
         self.agent.run.conduct.leads(self.agent, self._head)
         self.agent.run.polls.leads(self.agent)
+        self.agent.run.absences.leads(self._head)
 
     def _watch_ticks(self, head: Any) -> None:
         self.agent.run.contracts.watch_ticks(self.agent, head, LOOKS_PER_LEASE)
@@ -217,15 +218,20 @@ class Headquarters(Coordinator):
         head.stop_requested = stop
 
     def _hear_flushes(self) -> None:
-        """When a head says how long states may be written as its allocation ends, the rules hear it."""
-        run, flushes_within_s = self.agent.run, self._end.flushes_within_s
+        """When a head says how long states may be written at its end, or asks why that comes, the rules hear it."""
+        run, flushes_within_s, terminated = self.agent.run, self._end.flushes_within_s, self._end.terminated
 
         def within() -> float | None:
             within_s = flushes_within_s()
             run.limits.flushes(within_s)
             return within_s
 
+        async def find_out() -> None:
+            run.headships.asks_why(self.agent, self._head)
+            await terminated()
+
         self._end.flushes_within_s = within  # type: ignore[method-assign]
+        self._end.terminated = find_out  # type: ignore[method-assign]
 
     @property
     def is_closed(self) -> bool:
@@ -235,6 +241,14 @@ class Headquarters(Coordinator):
         members = {join.node: connection for connection, join in self._joins.items()}
         await super().close()
         self.agent.run.conduct.closes(self.agent, cast("dict[str, SimulatedConnection]", members))
+
+    def _settle(self) -> None:
+        self.agent.run.headships.settles(self.agent, self._head)
+        super()._settle()
+
+    def _say(self, text: str, level: Level = "info") -> None:
+        self.agent.run.headships.warns(self.agent, self._head, text)
+        super()._say(text, level)
 
     def _do(self, step: Callable[[float], list[Action]]) -> None:
         contracts = self.agent.run.contracts
@@ -265,14 +279,18 @@ class Headquarters(Coordinator):
         if isinstance(message, Join) and join is None:
             run.orders.gets_join(self._head, message.node)
             run.noted.hears_clock(self.agent, self._head, message)
+            run.absences.asks(self._head, message, is_refused=self._head.refusal(message) is not None)
         # Also while the first claim is on its way to the disk.
         if isinstance(message, Join) and run.disk.asks and run.scenario.rejoin == "immediately":
             run.witness.see("joined")
         super().received(connection, message)
+        if isinstance(message, Join) and join is None and connection not in self._joins:
+            run.headships.turns_away(self.agent, message.node, connection)
 
     def received_from_own(self, message: Message) -> None:
         if isinstance(message, Join):
             self.agent.run.orders.gets_join(self._head, message.node)
+            self.agent.run.absences.asks(self._head, message, is_refused=False)
         super().received_from_own(message)
 
     def _deliver(self, node: str, message: Message) -> None:
@@ -292,15 +310,19 @@ class Headquarters(Coordinator):
         run.orders.acts(agent, self._head, action)
         if isinstance(action, do.ClaimAttempt):
             run.rules.asks_for(action.claim)
+            run.absences.claims(agent, self._head, action.claim, *run.noted.members(self._head))
         elif isinstance(action, do.WriteResult):
             run.decided_codes.add(action.result.exit_code)
             run.terms.decides()
         elif isinstance(action, do.Note):
             run.rules.noted(action)
+            run.absences.notes(agent, self._head, action, *run.noted.members(self._head))
         elif isinstance(action, do.Drop):
             run.parted(action.node, agent.start_number)
         dropped = self._connections.get(action.node) if isinstance(action, do.Drop) else None
         super()._act(action)
+        if isinstance(action, do.ClaimAttempt):
+            run.headships.claims(agent, self._head, run.noted.members(self._head)[0])
         if isinstance(action, do.Drop):
             run.conduct.has_dropped(agent, action.node, cast("SimulatedConnection | None", dropped))
         elif isinstance(action, do.Superseded):
@@ -433,6 +455,11 @@ def _time_of_day_ns() -> int:
     return int(1e9 * (agent.run.clock.now + agent.wall_ahead_s))
 
 
+def _remove_kept(layout: object, *, before: int | None = None) -> None:
+    """Of a run that has succeeded: nobody loads its states any more."""
+    CURRENT.run.kept.remove()
+
+
 def _saves_thread(name: str, loop: Any) -> DiskThread:
     """Of a head, for the files of saves."""
     run = loop.agent.run
@@ -456,6 +483,7 @@ def wired(run: Any, plant: Plant) -> Iterator[None]:
         (store, "os", shared),
         (store, "open", shared.open_file),
         (journal, "os", shared),
+        (journal, "remove_kept", _remove_kept),
         (allocation_claims, "os", shared),
         (retries, "time", clock),
         *(

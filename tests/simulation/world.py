@@ -13,6 +13,7 @@ import random
 
 from hpc_elastic.rundir.records import NOTICE_REASONS, Request
 from hpc_elastic.scheduler.allocation import Allocation
+from tests.simulation.absences import Absences
 from tests.simulation.agent import Agent
 from tests.simulation.asked_saves import SAVES, AskedSaves
 from tests.simulation.busy import Busy
@@ -28,6 +29,7 @@ from tests.simulation.faults import strike
 from tests.simulation.file_system import Files
 from tests.simulation.foretold import Foretold
 from tests.simulation.goodbyes import Goodbyes
+from tests.simulation.headships import Headships
 from tests.simulation.joins import Joins
 from tests.simulation.kept import Kept
 from tests.simulation.large import Large
@@ -50,6 +52,7 @@ from tests.simulation.scenario import JOINS, POINT, Fault, Scenario
 from tests.simulation.scheduler import ENDS, JobScheduler
 from tests.simulation.searches import Searches
 from tests.simulation.silent_ends import SilentEnds
+from tests.simulation.starts import Starts
 from tests.simulation.states import StatesSeen
 from tests.simulation.taken import Taken
 from tests.simulation.terms import Terms
@@ -101,6 +104,9 @@ class SimulatedRun:
         self.causes = Causes(self)
         self.large = Large(self)
         self.joins = Joins(self)
+        self.absences = Absences(self)
+        self.headships = Headships(self)
+        self.starts = Starts(self)
         self.goodbyes = Goodbyes(self)
         self.busy = Busy(self)
         self.refused_disks = RefusedDisks(self)
@@ -314,10 +320,16 @@ class SimulatedRun:
         self.examined.watch()
         self.clock.after(self.scenario.lease_s, self._watch)
 
-    def give_notice(self) -> None:
-        """A person says that the workers will be stopped soon, and each later one that it is sooner."""
+    def give_notice(self, fault: Fault) -> None:
+        """A person says that the workers will be stopped soon, and each later one that it is sooner.
+
+        A notice that lasts so long says that; one that lasts less than nothing does not say when the end comes.
+        """
         number = len(self.notices)
-        reason, left_s = NOTICE_REASONS[number % len(NOTICE_REASONS)], 600.0 / (1 + number)
+        reason = NOTICE_REASONS[number % len(NOTICE_REASONS)]
+        left_s: float | None = fault.lasts_s or 600.0 / (1 + number)
+        if fault.lasts_s < 0:
+            left_s = None
         name, by, time = f"notice-{number}", "ada@login", self.polls.gives(reason, left_s)
         self.notices.append(Request(kind="notice", by=by, time=time, id=name, reason=reason, seconds_left=left_s))
 

@@ -1,0 +1,67 @@
+"""How the driver of a head goes about its connections, its timer and its questions: each thing once, and none too many.
+
+A head of thousands of members hears thousands of messages at once; what follows from them is done once for all.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from hpc_elastic.membership.job_end import ASKING_NODES
+from tests.simulation.rules import require
+
+if TYPE_CHECKING:
+    from tests.simulation.agent import Agent
+    from tests.simulation.network import SimulatedConnection
+    from tests.simulation.world import SimulatedRun
+
+NOBODY_ENDS_JOB = "no agent can reach Slurm's controller"
+
+
+class Headships:
+    """Of one run. Every method raises BrokenRuleError."""
+
+    def __init__(self, run: SimulatedRun) -> None:
+        self._run = run
+        self._warned: set[object] = set()  # heads that have said that nobody could end the job
+        self._have_claimed: set[object] = set()
+        self._settled: dict[object, int] = {}  # by head: in which turn of its event loop
+        self._asked: set[object] = set()  # heads that have asked what a TERM from outside means
+
+    def turns_away(self, agent: Agent, node: str, connection: SimulatedConnection) -> None:
+        """A head has refused to take an agent in: the connection closes, and costs neither side anything."""
+        require(connection.is_closed_here, f"{agent.name} refuses {node}, and keeps its connection")
+
+    def warns(self, agent: Agent, head: object, text: str) -> None:
+        """A head says something to people."""
+        if text.startswith(NOBODY_ENDS_JOB):
+            require(head not in self._warned, f"{agent.name} warns again that nobody could end the job")
+            self._warned.add(head)
+
+    def claims(self, agent: Agent, head: object, here: set[str]) -> None:
+        """A head has begun to claim an attempt: at the first one it warns if nobody could end the job without the host.
+
+        Only few agents find out at their start whether they could. Where none of these is here, nothing is known.
+        """
+        if head in self._have_claimed:
+            return
+        self._have_claimed.add(head)
+        run = self._run
+        asking = [run.peer(agent, node) for node in here if run.peer(agent, node).number in ASKING_NODES]
+        is_host_here = run.agents[0].name in here
+        is_due = bool(asking) and is_host_here and not any(each.can_end_job for each in asking)
+        is_said = head in self._warned
+        require(
+            is_said == is_due, f"{agent.name} {'warns' if is_said else 'does not warn'} that nobody could end the job"
+        )
+
+    def settles(self, agent: Agent, head: object) -> None:
+        """A driver sets its timer by what its machine says, once for all events of a turn of the event loop."""
+        turn = agent.process.turns
+        require(self._settled.get(head) != turn, f"the driver of {agent.name} settles twice in a turn of its loop")
+        self._settled[head] = turn
+
+    def asks_why(self, agent: Agent, head: object) -> None:
+        """A head asks the scheduler why a TERM has come; every member of its world has got one."""
+        require(head not in self._asked, f"{agent.name} asks the scheduler again why a TERM has come")
+        self._asked.add(head)
