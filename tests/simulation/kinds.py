@@ -39,6 +39,7 @@ from tests.simulation.draw_states import draw_states
 from tests.simulation.draw_taken import draw_taken
 from tests.simulation.draw_terms import draw_terms
 from tests.simulation.draw_timeouts import draw_timeouts
+from tests.simulation.draw_unsure import draw_unsure
 from tests.simulation.draw_wrapped import draw_wrapped
 from tests.simulation.scenario import Scenario
 
@@ -55,6 +56,7 @@ KINDS: Mapping[str, Callable[[int], Scenario]] = {
     "absent": draw_absent,
     "disks": draw_disks,
     "busy": draw_busy,
+    "unsure": draw_unsure,
     "deaf": draw_deaf,
     "sick": draw_sick,
     "goodbyes": draw_goodbyes,
