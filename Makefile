@@ -138,6 +138,12 @@ simulate: .venv/.installed
 	$(BIN)/python -m tests.simulation --deaf --first $(FIRST) --count $$(($(N) / 10))
 	$(BIN)/python -m tests.simulation --sick --first $(FIRST) --count $$(($(N) / 10))
 	$(BIN)/python -m tests.simulation --goodbyes --first $(FIRST) --count $$(($(N) / 10))
+	$(BIN)/python -m tests.simulation --absent --first $(FIRST) --count $$(($(N) / 10))
+	$(BIN)/python -m tests.simulation --restarted --first $(FIRST) --count $$(($(N) / 10))
+	$(BIN)/python -m tests.simulation --unsure --first $(FIRST) --count $$(($(N) / 10))
+	$(BIN)/python -m tests.simulation --host --first $(FIRST) --count $$(($(N) / 10))
+	$(BIN)/python -m tests.simulation --parted --first $(FIRST) --count $$(($(N) / 10))
+	$(BIN)/python -m tests.simulation --second-notices --first $(FIRST) --count $$(($(N) / 10))
 	$(BIN)/python -m tests.simulation --checks --first $(FIRST) --count $$(($(N) / 10))
 	$(BIN)/python -m tests.simulation --large --first $(FIRST) --count $$(($(N) / 100))
 

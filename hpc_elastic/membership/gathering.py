@@ -205,6 +205,12 @@ class Gathering:
                 lines.append(f"{missing.node} has given up; the others do not wait for it")
         return [Log(text=line, level="warning") for line in lines]
 
+    def dismissed(self, join: Join) -> None:
+        """Name a node that was sent away, because it cannot take part, if the others turn out to be too few."""
+        detail = f"cannot take part: {join.problem}"
+        self._leave_out(MissingNode(node=join.node, cause=RendezvousCause.UNHEALTHY, detail=detail))
+        self._left_behind.add(join.node)  # its problem was logged
+
     def left_behind(self) -> list[Action]:
         """Return a log line for each node that a closed round goes on without, if it was not logged before."""
         news = [missing for missing in self.missing() if missing.node not in self._left_behind]

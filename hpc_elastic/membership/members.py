@@ -71,6 +71,7 @@ class Members:
         """Send an unfit node away; return None if too few nodes would remain, or if it is the head's own node."""
         self.roster.remove(join.node)
         if self.gathering.can_be_enough() and join.node != self._settings.node:
+            self.gathering.dismissed(join)
             return dismiss(join, f"{join.node} cannot take part: {join.problem}; going on without it")
         self.roster.add(join, now)
         return None

@@ -138,6 +138,18 @@ def test_the_run_ends_at_once_if_too_many_gave_up() -> None:
     assert result.cause == "at most 1 of at least 2 nodes can join; missing: node1 cannot route: x"
 
 
+def test_a_node_that_was_sent_away_is_named_if_the_others_turn_out_to_be_too_few() -> None:
+    """Whoever reads why the run ended mended the node that never came, and met this one's problem in the next run."""
+    script = HeadScript(3, min_nodes=2)
+    script.join(0)
+    script.join(1, problem="/home is not mounted")
+    result = the_result(diagnose(script, a_diagnosis(2, gave_up=True)))
+    assert result.cause == (
+        "at most 1 of at least 2 nodes can join; missing: node1 (unhealthy), node2 (cannot route); "
+        "node1 cannot take part: /home is not mounted"
+    )
+
+
 @pytest.mark.parametrize("name", sorted(VERSIONS))
 def test_a_node_of_another_version_is_refused_naming_both(name: str) -> None:
     script = a_head_with_versions(3)

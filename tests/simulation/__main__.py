@@ -45,6 +45,14 @@ def main(words: Sequence[str] | None = None, plant: Plant | None = None) -> int:
     parser.add_argument("--disks", action="store_true", help="scenarios in which a run directory refuses for a while")
     parser.add_argument("--deaf", action="store_true", help="scenarios in which a lost member was deaf before")
     parser.add_argument("--goodbyes", action="store_true", help="scenarios in which a member grows deaf")
+    parser.add_argument("--absent", action="store_true", help="scenarios in which nodes do not come, or are unfit")
+    parser.add_argument(
+        "--restarted", action="store_true", help="scenarios in which the start before is busy, or fails"
+    )
+    parser.add_argument("--host", action="store_true", help="scenarios in which the script's machine is lost late")
+    parser.add_argument("--parted", action="store_true", help="scenarios in which the network is cut as a run ends")
+    parser.add_argument("--second-notices", action="store_true", help="scenarios in which several notices are given")
+    parser.add_argument("--unsure", action="store_true", help="scenarios in which a claim is made and seems to fail")
     parser.add_argument("--busy", action="store_true", help="scenarios of disks that are busy with what can wait")
     parser.add_argument("--sick", action="store_true", help="scenarios in which an unhealthy node is lost")
     parser.add_argument("--checks", action="store_true", help="scenarios of health checks while roles restart")

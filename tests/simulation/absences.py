@@ -154,7 +154,8 @@ class Absences:
         if cause == OTHER_VERSION:
             require(other.versions != agent.versions, f"{what}, and it has the same versions")
         elif cause == UNHEALTHY:
-            require(other.found_at is not None, f"{what}, and its checks have found nothing")
+            is_so = other.found_at is not None or other.problem is not None
+            require(is_so, f"{what}, and its checks have found nothing")
         elif cause == NEVER_STARTED:
             is_known = self._is_read(head, node) and is_first
             require(not is_known, f"{what}, and its agent has written: {finding}")

@@ -153,7 +153,7 @@ def _bodies() -> Mapping[str, frozenset[str]]:
 
 
 def lines_after(module: str, number: int) -> list[str]:
-    """Where an edit may show later, as `module:line`: the rest of its function, and the functions that are called there.
+    """Where an edit may show later, as `module:line`: the rest of its function, and the functions that this calls.
 
     Args:
         module: the module's name.
@@ -212,7 +212,7 @@ def trials(
     kinds: Mapping[str, float],
     tried: int,
     count: int,
-    first: Sequence[tuple[str, int]] = (),
+    early: Sequence[tuple[str, int]] = (),
 ) -> list[Trial]:
     """The schedules that an edit is played with, in order.
 
@@ -221,9 +221,9 @@ def trials(
         kinds: all kinds, with their weights: of a kind of twice the weight twice as many are played.
         tried: how many seeds of each kind were played to see which lines they run, at least.
         count: how many are wanted.
-        first: seeds that tell most; a part of the schedules are of these, and the other kinds have their turns after.
+        early: seeds that tell most; a part of the schedules are of these, and the other kinds have their turns after.
     """
-    best = [Trial(*seed) for seed in first[: int(TELLING * count)]]
+    best = [Trial(*seed) for seed in early[: int(TELLING * count)]]
     order: list[tuple[float, Trial]] = []
     for kind, weight in kinds.items():
         known = [seed for its, seed in ran if its == kind]

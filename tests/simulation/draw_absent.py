@@ -9,7 +9,7 @@ from tests.simulation.scenario import HEALTH, Fault, Role, Scenario
 FOR_EVER_S = 1e6
 ALL_NEEDED = 0.6  # of the seeds
 WHATS = (
-    *("never_starts", "never_starts", "other_version", "other_version", "starts_late", HEALTH),
+    *("never_starts", "never_starts", "other_version", "unfit", "starts_late", HEALTH),
     *("partition", "partition", "partition"),
 )
 

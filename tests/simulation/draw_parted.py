@@ -21,10 +21,16 @@ def draw_parted(seed: int) -> Scenario:
         patience_s=30.0,
     )
     at = round(dice.uniform(5, 10), 3)
-    is_asked = dice.random() < 0.5
-    ends = Fault(what="stop", at=at) if is_asked else Fault(what="exit_worker", node=dice.randrange(nodes), at=at)
     side = tuple(dice.sample(range(1, nodes), 2))
-    cut_at = round(at + dice.uniform(-0.2, 1.2), 3)
+    here = dice.choice([number for number in range(nodes) if number not in side])
+    ends = dice.choice(
+        [
+            Fault(what="stop", at=at),
+            Fault(what="exit_worker", node=here, at=at),
+            *[Fault(what="term", node=here, at=at)] * 3,
+        ]
+    )
+    cut_at = round(at + dice.uniform(0.0, 1.2), 3)
     cut = Fault(what="partition", side=side, at=cut_at, lasts_s=lease_s * dice.choice([2.5, 4.0, 8.0]))
     return Scenario(
         seed=seed,

@@ -28,7 +28,7 @@ def strike(run: SimulatedRun, fault: Fault) -> None:
     elif fault.what in ("break_store", "unkillable", "kill_guard"):
         _break(agent, fault.what)
     elif fault.what in ("stop", "term", "term_all", "notice"):
-        _ask_to_end(run, agent, fault.what)
+        _ask_to_end(run, agent, fault)
     elif fault.what in ("power_off", "kill_agent", "reset"):
         _lose(run, agent, fault.what)
     elif fault.what == "requeue":
@@ -115,9 +115,10 @@ def _break(agent: Agent, what: str) -> None:
         agent.guard.die()
 
 
-def _ask_to_end(run: SimulatedRun, agent: Agent, what: str) -> None:
+def _ask_to_end(run: SimulatedRun, agent: Agent, fault: Fault) -> None:
+    what = fault.what
     if what == "notice":
-        run.give_notice()
+        run.give_notice(fault)
         return
     run.witness.see("stop" if what == "stop" else "term")
     if what == "stop":

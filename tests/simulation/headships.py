@@ -5,9 +5,11 @@ A head of thousands of members hears thousands of messages at once; what follows
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING
 
 from hpc_elastic.membership.job_end import ASKING_NODES
+from tests.simulation.disk import LAYOUT
 from tests.simulation.rules import require
 
 if TYPE_CHECKING:
@@ -25,6 +27,8 @@ class Headships:
         self._run = run
         self._warned: set[object] = set()  # heads that have said that nobody could end the job
         self._have_claimed: set[object] = set()
+        self._all_left: list[tuple[Agent, int]] = []  # heads that have ended so, and their allocations
+        self._claimed: dict[object, int] = {}  # by head, the attempt that it has tried to open last
         self._settled: dict[object, int] = {}  # by head: in which turn of its event loop
         self._asked: set[object] = set()  # heads that have asked what a TERM from outside means
 
@@ -38,15 +42,42 @@ class Headships:
             require(head not in self._warned, f"{agent.name} warns again that nobody could end the job")
             self._warned.add(head)
 
-    def claims(self, agent: Agent, head: object, here: set[str]) -> None:
-        """A head has begun to claim an attempt: at the first one it warns if nobody could end the job without the host.
+    def is_over(self, agent: Agent, allocation: int, *, have_all_left: bool) -> None:
+        """A head ends, and knows whether a worker of its allocation may be left anywhere."""
+        if have_all_left:
+            self._all_left.append((agent, allocation))
+
+    def check_end(self) -> None:
+        """Nobody runs any more: the next start of the job can read that it need not wait."""
+        lines = [json.loads(line) for line in self._run.files.content[LAYOUT.requests][0].splitlines() if line]
+        told = {line.get("allocation") for line in lines if line.get("kind") == "left"}
+        for agent, allocation in self._all_left:
+            could = agent.exit_code is not None and not agent.was_killed and agent.is_powered
+            is_sure = could and not self._run.witness.kinds & {"disk"} and not agent.troubled_until
+            require(allocation in told or not is_sure, f"all of allocation {allocation} have left, and no line says so")
+
+    def steps_down(self, agent: Agent, head: object) -> None:
+        """A head gives way: to another one, to a result or to another start, and not to a claim that it made itself.
+
+        It may not know of that: the file system has answered with an error, and it tries again.
+        """
+        run, claim = self._run, self._run.disk.latest_claim
+        is_own = claim is not None and (claim.head, claim.attempt) == (agent.name, self._claimed.get(head))
+        is_over = bool(run.disk.results) or agent not in run.agents
+        require(is_over or not is_own, f"{agent.name} gives way to its own claim")
+
+    def claims(self, agent: Agent, head: object, attempt: int, here: set[str]) -> None:
+        """A head has begun to claim an attempt: at the first it warns if nobody could end the job without the host.
 
         Only few agents find out at their start whether they could. Where none of these is here, nothing is known.
         """
+        self._claimed[head] = attempt
         if head in self._have_claimed:
             return
         self._have_claimed.add(head)
         run = self._run
+        if any(each.problem is not None for each in run.agents):  # who is sent away is connected for a moment
+            return
         asking = [run.peer(agent, node) for node in here if run.peer(agent, node).number in ASKING_NODES]
         is_host_here = run.agents[0].name in here
         is_due = bool(asking) and is_host_here and not any(each.can_end_job for each in asking)

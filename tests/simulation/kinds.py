@@ -32,6 +32,7 @@ from tests.simulation.draw_restarted import draw_restarted
 from tests.simulation.draw_roles import draw_roles
 from tests.simulation.draw_saves import draw_saves
 from tests.simulation.draw_search import draw_search
+from tests.simulation.draw_second_notices import draw_second_notices
 from tests.simulation.draw_sick import draw_sick
 from tests.simulation.draw_spares import draw_spares
 from tests.simulation.draw_starts import draw_second_start
@@ -40,6 +41,7 @@ from tests.simulation.draw_taken import draw_taken
 from tests.simulation.draw_terms import draw_terms
 from tests.simulation.draw_timeouts import draw_timeouts
 from tests.simulation.draw_unfit import draw_unfit
+from tests.simulation.draw_unsure import draw_unsure
 from tests.simulation.draw_wrapped import draw_wrapped
 from tests.simulation.scenario import Scenario
 
@@ -56,6 +58,7 @@ KINDS: Mapping[str, Callable[[int], Scenario]] = {
     "absent": draw_absent,
     "disks": draw_disks,
     "busy": draw_busy,
+    "unsure": draw_unsure,
     "deaf": draw_deaf,
     "sick": draw_sick,
     "blamed": draw_blamed,
@@ -76,6 +79,7 @@ KINDS: Mapping[str, Callable[[int], Scenario]] = {
     "spares": draw_spares,
     "health": draw_health,
     "notices": draw_notices,
+    "second-notices": draw_second_notices,
     "states": draw_states,
     "asked-saves": draw_asked_saves,
     "requeues": draw_requeues,

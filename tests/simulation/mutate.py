@@ -78,12 +78,31 @@ TRIED = 8  # seeds of each kind, to see which lines they run
 TRIED_MORE = 32  # of each kind whose runs are short, for lines that few of these run
 UNTRUE = 8  # schedules that break a rule of the code as it is, and say nothing of an edit
 SEED_CPU_S = 20.0  # of the processor, not of the wall: a seed takes a tenth of a second
+CLOSED = (
+    "the machine is over when its driver is: it takes nothing in and wants nothing, and the tasks that would still "
+    "call it are cancelled in the next turn of the event loop"
+)
+NUMBERS = 'tuple(int(number) for number in re.findall(r"[0-9]+", public)[:3])'
+REMEDY = "it only decides which remedy the text names beside two versions that differ"
+# Edits that change nothing that matters, by name, and why.
 EQUIVALENT: dict[str, str] = {
-    "hpc_elastic.membership.member: and for or: "
-    "attempt != self.attempt or self.phase not in (MemberPhase.WORKING, MemberPhase.STOPPING)": (
-        "an agent reports the exits of an attempt's workers before it says that they are stopped, and none after it: "
-        "of a worker that survives its KILL the stop explains the end"
-    ),
+    f"hpc_elastic.{name}": why
+    for name, why in {
+        "agent.drivers.coordinator: left out: self._is_closed = True": CLOSED,
+        "agent.drivers.coordinator: true for false: self._is_closed = True": CLOSED,
+        "membership.head: and for or: is_gone and (may_return or not self._may_have_restarted(node, now))": (
+            "who is lost without a word of its kernel was silent for as long as a machine takes to start again, unless "
+            "only its answers were lost: then the machine is up, and that nobody but its script ends the job is right"
+        ),
+        f"membership.gathering: condition turned round: {NUMBERS} if public[:1].isdigit() else ()": REMEDY,
+        f"membership.gathering: four times as much: return {NUMBERS} if public[:1].isdigit() el": REMEDY,
+        f"membership.gathering: a quarter: return {NUMBERS} if public[:1].isdigit() el": REMEDY,
+        "membership.member: and for or: "
+        "attempt != self.attempt or self.phase not in (MemberPhase.WORKING, MemberPhase.STOPPING)": (
+            "an agent reports the exits of an attempt's workers before it says that they are stopped, and none after "
+            "it: of a worker that survives its KILL the stop explains the end"
+        ),
+    }.items()
 }
 REACH = "reach.json"
 VERDICT_WIDTH = 110  # of the first column of the output
@@ -123,12 +142,19 @@ def mutations() -> list[Mutation]:
         lines = [line.encode() for line in source.splitlines(keepends=True)]  # columns of trees are bytes
         tree = ast.parse(source)
         numbers = {node: number for number, node in enumerate(ast.walk(tree))}
+        told = _statements(tree)
         for node in nodes(tree):
             for what, _ in edits(node):
                 number = numbers[node]
-                line = " ".join(_segment(lines, node).split())
+                line = " ".join(_segment(lines, told.get(node, node)).split())
                 found.append(Mutation(module, number, getattr(node, "lineno", 0), what, line[:100]))
     return found
+
+
+def _statements(tree: ast.Module) -> dict[ast.AST, ast.AST]:
+    """By constant, the statement that it is in, which tells more of it; none where that is longer than a line or so."""
+    simple = (each for each in ast.walk(tree) if isinstance(each, ast.stmt) and not hasattr(each, "body"))
+    return {child: each for each in simple for child in ast.walk(each) if isinstance(child, ast.Constant)}
 
 
 def _segment(lines: Sequence[bytes], node: ast.AST) -> str:

@@ -7,7 +7,7 @@ Left out, each class by its rule:
   raised; a choice between two texts; a local name that is only read where something is said, and statements that only
   make such a name or say something; a function whose text is only said, and one that makes only log lines and events;
 - the process's own settings (`PROCESS_ONLY`): the simulation has no process to tune;
-- a default of a keyword that every call in the code that is played names (`_is_always_named`);
+- a default of a keyword that every call in the code that is played names, also of a class (`_is_always_named`);
 - a constant of a module that only words are made of, and what is stored where nothing reads it but to say it;
 - methods in whose place the simulation has its own (`replaced`);
 - functions that no name leads to from what the simulation plays (`reached`): those of other hosts, as torchrun.
@@ -54,10 +54,17 @@ def nodes(tree: ast.Module) -> Iterator[ast.AST]:
     yield from _within(tree, frozenset())
 
 
-def _within(node: ast.AST, said: Scope) -> Iterator[ast.AST]:
+def _within(
+    node: ast.AST, said: Scope, owner: str = "", defaults: frozenset[ast.expr] = frozenset()
+) -> Iterator[ast.AST]:
+    """Those in a node, but for these defaults; `owner` is the class that it is in directly."""
     decorators = set(getattr(node, "decorator_list", ()))
+    if isinstance(node, ast.arguments):
+        decorators |= defaults
+    named: frozenset[ast.expr] = frozenset()
     if isinstance(node, Function):
-        decorators |= {default for name, default in _keyword_defaults(node) if _is_always_named(node, name)}
+        named = frozenset(value for name, value in _keyword_defaults(node) if _is_always_named(node, name, owner))
+    owner = node.name if isinstance(node, ast.ClassDef) else ""
     for child in ast.iter_child_nodes(node):
         if isinstance(node, ast.Module) and _is_only_read_to_say(child):
             continue
@@ -69,10 +76,10 @@ def _within(node: ast.AST, said: Scope) -> Iterator[ast.AST]:
             if _is_left_out(child):
                 continue
             yield child
-            yield from _within(child, said | _said_names(child))
+            yield from _within(child, said | _said_names(child), owner)
         else:
             yield child
-            yield from _within(child, said)
+            yield from _within(child, said, defaults=named)
 
 
 def _keyword_defaults(function: ast.FunctionDef | ast.AsyncFunctionDef) -> Iterator[tuple[str, ast.expr]]:
@@ -93,11 +100,21 @@ def _keywords_of_calls() -> dict[tuple[str, bool], list[frozenset[str | None]]]:
     return found
 
 
-def _is_always_named(function: ast.FunctionDef | ast.AsyncFunctionDef, keyword: str) -> bool:
-    """Whether each call gives a value for this keyword."""
+def _is_always_named(function: ast.FunctionDef | ast.AsyncFunctionDef, keyword: str, owner: str) -> bool:
+    """Whether each call gives a value for this keyword; of a constructor, whether each call of its class does."""
+    if function.name == "__init__":
+        calls = [each for is_of_object in (False, True) for each in _keywords_of_calls().get((owner, is_of_object), [])]
+        return bool(calls) and all(keyword in each for each in calls) and owner not in _called_by_simulation()
     is_method = bool(function.args.args) and function.args.args[0].arg == "self"
     calls = _keywords_of_calls().get((function.name, is_method), [])
     return bool(calls) and all(keyword in each for each in calls) and function.name not in _named_by_simulation()
+
+
+@lru_cache(maxsize=1)
+def _called_by_simulation() -> frozenset[str]:
+    """Names of functions and classes that the simulation calls."""
+    trees = [ast.parse(path.read_text()) for path in (ROOT / "tests" / "simulation").glob("*.py")]
+    return frozenset(_name_of(each) for tree in trees for each in ast.walk(tree) if isinstance(each, ast.Call))
 
 
 def _is_only_read_to_say(statement: ast.AST) -> bool:

@@ -22,6 +22,9 @@ if TYPE_CHECKING:
 
 WAITS_S = 5.0  # a call that waits for the agents, where nothing goes wrong
 LOOKS_WITHIN_S = 1.0  # a head, into the run directory
+SOONER_S = 1.0  # a notice that leaves more time than that less is none
+EXACT_S = 0.05
+NEVER = float("inf")
 WHOLE_S = 2.0  # what the script was told of the job's time, and when its agents have started
 DELAYING = ("stall_disk", "stall_disks", "disk_fails", "late", "pause", "freeze", "stall_link")
 
@@ -53,12 +56,15 @@ class Polls:
         delays_s = sum(fault.lasts_s for fault in run.scenario.faults if fault.what in DELAYING)
         self._late_s = LOOKS_WITHIN_S + WHOLE_S + 8 * max(run.scenario.disk_s) + 8 * max(run.scenario.delays_s)
         self._late_s += delays_s
+        self._latest: dict[Agent, tuple[Agent | None, _Given]] = {}  # which head has told a member what at last
         self.retold = 0  # notices that members were told of by a later head
 
-    def gives(self, reason: str, left_s: float) -> str:
-        """A person gives a notice; returns the time by that person's clock."""
+    def gives(self, reason: str, left_s: float | None) -> str:
+        """A person gives a notice, perhaps without a time; returns the time by that person's clock."""
         now = self._run.clock.now
-        self._given.append(_Given(reason=reason, at=now, due_at=now + left_s))
+        given = _Given(reason=reason, at=now, due_at=NEVER if left_s is None else now + left_s)
+        self._given.append(given)
+        self._run.clock.after(self._late_s, lambda: self._is_heard(given))
         return utc_text(now + self._skew_s)
 
     def leads(self, agent: Agent) -> None:
@@ -76,10 +82,16 @@ class Polls:
         if run.scheduler.is_played:
             word = "preemption" if run.scheduler.is_preempted else "time_limit"
             dues += [ends_at - run.limits.stop_s for ends_at in run.scheduler.ends if reason == word]
-        left_s = [max(0.0, due_at - now) for due_at in dues]
+        told = _Given(reason=reason, at=now, due_at=NEVER if told_s is None else now + told_s)
+        if isinstance(message, GiveNotice):
+            self._check_news(agent, head, told)
+        self._latest[agent] = head, told
+        left_s = [max(0.0, due_at - now) for due_at in dues if due_at < NEVER]
         what = f"{agent.name} hears at {now:.1f} s of {reason}, with {told_s} s left"
         is_known = head is not None and (self._skew_s == 0.0 or self._is_told_by_own_clock(head, since))
-        if is_known:
+        if is_known and told_s is None:
+            require(NEVER in dues, f"{what}, not {left_s}")
+        elif is_known:
             is_true = told_s is not None and any(
                 each - DRIFT * each - WHOLE_S <= told_s <= each + self._late_s for each in left_s
             )
@@ -87,6 +99,34 @@ class Polls:
         self.retold += is_known and any(each.at < since for each in self._given)
         require(bool(dues), f"{what}, of which nobody has given notice")
         self._told_at.setdefault(agent, now)
+
+    def _check_news(self, agent: Agent, head: Agent | None, told: _Given) -> None:
+        """A head tells its members of a notice once, and of another one if that leaves less time, or says why first."""
+        before_head, before = self._latest.get(agent, (None, told))
+        if head is None or head is not before_head or before is told or self._run.scheduler.is_played:
+            return
+        is_over = before.due_at <= told.at + EXACT_S
+        is_sooner = told.due_at < before.due_at - SOONER_S + EXACT_S + max(self._run.scenario.delays_s)
+        is_other = before.due_at == told.due_at == NEVER and told.reason != before.reason
+        what = f"{agent.name} is told of {told.reason} in {told.due_at - told.at:.1f} s"
+        require(is_over or is_sooner or is_other, f"{what}, and knows of {before.reason} at {before.due_at:.1f} s")
+
+    def _is_heard(self, given: _Given) -> None:
+        """A head has looked since a notice was given: its members know of it, or of an end that is no later."""
+        run, claim = self._run, self._run.disk.latest_claim
+        is_usual = not run.witness.kinds and not run.is_disturbed and not run.disk.results
+        if not is_usual or claim is None or run.head_phase != "running":
+            return
+        for agent in run.agents:
+            if agent.name not in claim.members or not agent.is_running:
+                continue
+            _, told = self._latest.get(agent, (None, None))
+            what = f"{agent.name} knows of {told} at {run.clock.now:.1f} s"
+            is_known = told is not None and told.due_at <= given.due_at + SOONER_S + self._late_s
+            require(is_known, f"{what}, and {given} was given")
+            is_latest = given is self._given[-1] and all(each.due_at == NEVER for each in self._given)
+            is_of_it = not is_latest or (told is not None and told.reason == given.reason)
+            require(is_of_it, f"{what}, and not why: {given}")
 
     def _head_of(self, agent: Agent) -> Agent | None:
         """Whose head a member has."""

@@ -43,6 +43,17 @@ def test_a_decorator_is_not_edited() -> None:
     assert decorated == []
 
 
+def test_a_default_that_every_call_of_the_class_names_is_not_edited() -> None:
+    source = "class Coordinator:\n    def __init__(self, *, may_yield=3, unnamed=4):\n        self.yields = may_yield\n"
+    assert numbers(source) == {4}
+
+
+def test_lines_that_are_only_collected_to_be_said_are_not_edited() -> None:
+    body = "lines = []\n    lines.append(self.words[1 + 2])\n    return [Log(text=line) for line in lines]\n"
+    source = f"def reminder(self):\n    {body}"
+    assert numbers(source) == set()
+
+
 def test_a_text_that_the_caller_may_compare_is_edited() -> None:
     source = "def failure_signature(failure) -> str:\n    words = failure.message[:500]\n    return f'{words}'\n"
     assert numbers(source) == {500}

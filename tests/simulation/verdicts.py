@@ -43,6 +43,7 @@ class Verdicts:
         run.refused_disks.check_end()
         run.asked_saves.check_end()
         run.kept.check_end()
+        run.headships.check_end()
         for result in run.disk.results:
             require(bool(result.cause), "the result names no cause")
             is_true = self._is_true(result.reason)

@@ -220,7 +220,7 @@ class Headquarters(Coordinator):
         head.stop_requested = stop
 
     def _hear_flushes(self) -> None:
-        """When a head says how long states may be written as its allocation ends, or asks why it does, the rules hear it."""
+        """When a head says how long states may be written at its end, or asks why that comes, the rules hear it."""
         run, flushes_within_s, terminated = self.agent.run, self._end.flushes_within_s, self._end.terminated
 
         def within() -> float | None:
@@ -326,11 +326,14 @@ class Headquarters(Coordinator):
         dropped = self._connections.get(action.node) if isinstance(action, do.Drop) else None
         super()._act(action)
         if isinstance(action, do.ClaimAttempt):
-            run.headships.claims(agent, self._head, run.noted.members(self._head)[0])
+            run.headships.claims(agent, self._head, action.claim.attempt, run.noted.members(self._head)[0])
         if isinstance(action, do.Drop):
             run.conduct.has_dropped(agent, action.node, cast("SimulatedConnection | None", dropped))
+        elif isinstance(action, do.HeadOver):
+            run.headships.is_over(agent, self._journal.allocation, have_all_left=action.have_all_left)
         elif isinstance(action, do.Superseded):
             run.conduct.steps_down(agent, is_head=self._journal.is_head)
+            run.headships.steps_down(agent, self._head)
 
     def _note(self, note: Note) -> None:
         if note.name == "run.stopping":

@@ -328,10 +328,16 @@ class SimulatedRun:
         self.examined.watch()
         self.clock.after(self.scenario.lease_s, self._watch)
 
-    def give_notice(self) -> None:
-        """A person says that the workers will be stopped soon, and each later one that it is sooner."""
+    def give_notice(self, fault: Fault) -> None:
+        """A person says that the workers will be stopped soon, and each later one that it is sooner.
+
+        A notice that lasts so long says that; one that lasts less than nothing does not say when the end comes.
+        """
         number = len(self.notices)
-        reason, left_s = NOTICE_REASONS[number % len(NOTICE_REASONS)], 600.0 / (1 + number)
+        reason = NOTICE_REASONS[number % len(NOTICE_REASONS)]
+        left_s: float | None = fault.lasts_s or 600.0 / (1 + number)
+        if fault.lasts_s < 0:
+            left_s = None
         name, by, time = f"notice-{number}", "ada@login", self.polls.gives(reason, left_s)
         self.notices.append(Request(kind="notice", by=by, time=time, id=name, reason=reason, seconds_left=left_s))
 
