@@ -92,7 +92,9 @@ class DiskThread:
         self._queue: list[tuple[int, int, Callable[[], Any] | None, asyncio.Future[Any] | None]] = []
         self._numbers = count()
         self._is_busy = False
-        self._names: dict[str, tuple[float, AbstractSet[str]]] = {}  # of a directory, as this node's kernel remembers it
+        self._names: dict[
+            str, tuple[float, AbstractSet[str]]
+        ] = {}  # of a directory, as this node's kernel remembers it
         self.stalled_until = 0.0
         self.fails_until = 0.0
         self.is_done_before_trouble: bool | None = None  # None: that is drawn for each question
