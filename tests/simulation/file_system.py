@@ -44,7 +44,7 @@ class _Content(dict[str, list[bytes]]):
         self.listings.clear()
         super().__setitem__(path, content)
 
-    def setdefault(self, path: str, content: list[bytes]) -> list[bytes]:  # type: ignore[override]
+    def setdefault(self, path: str, content: list[bytes]) -> list[bytes]:
         self.listings.clear()
         return super().setdefault(path, content)
 

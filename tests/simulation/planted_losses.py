@@ -22,9 +22,9 @@ from hpc_elastic.rundir.records import Spend
 
 
 class _LongLease(Lease):
-    @property
-    def patience_s(self) -> float:
-        return self._timing.lease_s * 1.5
+    def __init__(self, timing: Timing) -> None:
+        super().__init__(timing)
+        self.patience_s = timing.lease_s * 1.5
 
 
 class _LateFence(Member):

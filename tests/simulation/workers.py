@@ -103,7 +103,7 @@ class Workers:
         self._notice = (0, NO_NOTICE)  # the attempt that has one, and the first poll that hears of it
         self._stopped: list[Worker] = []  # of the latest attempt, by a stop
         self._latest: list[Worker] = []  # of the latest attempt, also those that have ended
-        self.states = NodeStates(agent)
+        self.states: NodeStates = NodeStates(agent)
         self._hurry = asyncio.Event()
         self._spares_savers = False
         self._is_quiet = asyncio.Event()
