@@ -131,6 +131,8 @@ class Barriers:
 
     def reminders(self, now: float) -> list[str]:
         """Return, every 30 s, the lines with the nodes that the others wait for."""
+        if now < self._starts.next_tick() and now < self._ends.next_tick():
+            return []
         starting = (member.node for member in self._roster.starting.of())
         running = (member.node for member in self._roster.unfinished.of())
         said = (self._starts.reminder(now, starting), self._ends.reminder(now, running, self._deadline()))

@@ -145,16 +145,14 @@ class Head:
 
     def next_tick(self) -> float:
         """Return when `tick` must be called at the latest, in monotonic seconds."""
-        times = [self._members.leases.next_tick, self._closing.next_tick(), self._pending_stop.due_at]
+        at = min(self._members.leases.next_tick, self._closing.next_tick(), self._pending_stop.due_at)
         if self.phase is HeadPhase.RUNNING:
-            times += [self._barriers.next_tick(), self._held_until]
+            return min(at, self._barriers.next_tick(), self._held_until)
         if self.phase is HeadPhase.GATHERING and self._unfit.are_there:
-            times.append(self._unfit.next_tick)  # the round is not closed any more
-        elif self.phase is HeadPhase.GATHERING:
-            times.append(self.gathering.next_tick() if self._opens_at == -NEVER else self._opens_at)
-        if self.phase in (HeadPhase.PAUSING, HeadPhase.AWAITING_QUORUM):
-            times.append(self._resume_at)
-        return min(times)
+            return min(at, self._unfit.next_tick)  # the round is not closed any more
+        if self.phase is HeadPhase.GATHERING:
+            return min(at, self.gathering.next_tick() if self._opens_at == -NEVER else self._opens_at)
+        return min(at, self._resume_at) if self.phase in (HeadPhase.PAUSING, HeadPhase.AWAITING_QUORUM) else at
 
     def fence_deadline(self) -> float:
         """Return until when this node's workers may run without another check of the leases; the guard gets the same.

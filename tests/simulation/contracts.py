@@ -56,7 +56,8 @@ class Contracts:
 
     def calls(self, agent: Agent, machine: Machine) -> None:
         """A driver is about to call a machine because something has happened."""
-        now, due, kept = agent.now, machine.next_tick(), self._of(machine)
+        now, due = agent.now, machine.next_tick()
+        kept = self._kept.get(id(machine)) or self._begin(machine)
         if now < due and (early := kept.tick(now)):
             self._broken(agent, machine, f"does {early} at {now:.3f}, and nothing is due before {due:.3f}")
         if now > kept.said + LATE_S and not (self._are_late or agent.process.has_ever_frozen):
@@ -64,7 +65,8 @@ class Contracts:
 
     def called(self, agent: Agent, machine: Machine) -> None:
         """The driver has carried out what the machine wanted."""
-        now, due, kept = agent.now, machine.next_tick(), self._of(machine)
+        now, due = agent.now, machine.next_tick()
+        kept = self._kept.get(id(machine)) or self._begin(machine)
         if due > now:
             kept.said, kept.calls = due, 0
         else:
@@ -76,11 +78,12 @@ class Contracts:
 
     def is_over(self, machine: Machine) -> None:
         """Its driver calls it no more."""
-        self._of(machine).said = float("inf")
+        if (kept := self._kept.get(id(machine))) is not None:
+            kept.said = float("inf")
 
     def watch_ticks(self, agent: Agent, machine: Machine, looks: int = 0) -> None:
         """Its ticks are to do something when they are due, but for so many looks in a lease."""
-        kept, lease_s = self._of(machine), self._run.scenario.lease_s
+        kept, lease_s = self._begin(machine), self._run.scenario.lease_s
         tick, recent = kept.tick, kept.in_vain
 
         def watched(now: float) -> Any:
@@ -119,12 +122,9 @@ class Contracts:
         if len(recent) > TURNS_PER_S and len(recent) > TURNS_PER_S * (4 + len(self._run.agents)) / 4:
             raise BrokenRuleError(f"{agent.name} takes {len(recent)} turns in a second, at {now:.3f}")
 
-    def _of(self, machine: Machine) -> _Kept:
-        return self._kept.get(id(machine)) or self._begin(machine)
-
     def _begin(self, machine: Machine) -> _Kept:
-        self._kept[id(machine)] = _Kept(machine)
-        return self._kept[id(machine)]
+        kept = self._kept[id(machine)] = _Kept(machine)
+        return kept
 
     def _broken(self, agent: Agent, machine: Machine, what: str) -> NoReturn:
         raise BrokenRuleError(f"the {type(machine).__name__} of {agent.name} {what}")

@@ -15,8 +15,9 @@ import heapq
 import io
 import os
 import random
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from collections.abc import Set as AbstractSet
+from contextlib import AbstractContextManager, nullcontext
 from itertools import count
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -32,6 +33,26 @@ STEPS = 4  # questions to the server in a piece of work, most often: each takes 
 LOST_ANSWERS = 0.3  # of the errors: it was done
 
 
+class _Content(dict[str, list[bytes]]):
+    """Contents by name, and what directories list, as long as no name comes or goes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.listings: dict[str, set[str]] = {}
+
+    def __setitem__(self, path: str, content: list[bytes]) -> None:
+        self.listings.clear()
+        super().__setitem__(path, content)
+
+    def setdefault(self, path: str, content: list[bytes]) -> list[bytes]:
+        self.listings.clear()
+        return super().setdefault(path, content)
+
+    def pop(self, path: str, *default: Any) -> Any:
+        self.listings.clear()
+        return super().pop(path, *default)
+
+
 class Files:
     """What the server has: each content by its name.
 
@@ -39,17 +60,21 @@ class Files:
     """
 
     def __init__(self) -> None:
-        self.content: dict[str, list[bytes]] = {}  # a hard link is the same list
+        self.content = _Content()  # a hard link is the same list
         self.changed: Callable[[Agent, str], object] = lambda _agent, _path: None
 
     def read(self, path: str) -> bytes | None:
         found = self.content.get(path)
         return None if found is None else found[0]
 
-    def names(self, directory: str) -> set[str]:
+    def names(self, directory: str) -> AbstractSet[str]:
         """Of a directory, those of its directories too."""
-        start = f"{directory}/"
-        return {path[len(start) :].split("/")[0] for path in self.content if path.startswith(start)}
+        found = self.content.listings.get(directory)
+        if found is None:
+            start = f"{directory}/"
+            found = {path[len(start) :].split("/")[0] for path in self.content if path.startswith(start)}
+            self.content.listings[directory] = found
+        return found
 
 
 class DiskThread:
@@ -67,7 +92,9 @@ class DiskThread:
         self._queue: list[tuple[int, int, Callable[[], Any] | None, asyncio.Future[Any] | None]] = []
         self._numbers = count()
         self._is_busy = False
-        self._names: dict[str, tuple[float, set[str]]] = {}  # of a directory, as this node's kernel remembers it
+        self._names: dict[
+            str, tuple[float, AbstractSet[str]]
+        ] = {}  # of a directory, as this node's kernel remembers it
         self.stalled_until = 0.0
         self.fails_until = 0.0
         self.is_done_before_trouble: bool | None = None  # None: that is drawn for each question
@@ -229,7 +256,7 @@ class DiskThread:
 
         return self.ask(read, is_write=False)
 
-    def names(self, directory: str) -> set[str]:
+    def names(self, directory: str) -> AbstractSet[str]:
         """What a directory has: who opens one asks the server, on NFS too (close-to-open)."""
         return self.ask(lambda: self._remember(directory), is_write=False)
 
@@ -237,7 +264,7 @@ class DiskThread:
         """This node's kernel has changed the directory itself, and knows that."""
         self._names.pop(os.path.dirname(path), None)
 
-    def _remember(self, directory: str) -> set[str]:
+    def _remember(self, directory: str) -> AbstractSet[str]:
         names = self.agent.run.files.names(directory)
         stale_s = self.agent.run.scenario.stale_s
         if stale_s:
@@ -348,9 +375,8 @@ class SharedOs:
         content = _thread().agent.run.files.content
         return SimpleNamespace(st_nlink=sum(each is content[path] for each in content.values()))
 
-    @contextmanager
-    def scandir(self, directory: str) -> Iterator[Iterator[Any]]:
-        yield iter([SimpleNamespace(name=name) for name in sorted(_thread().names(directory))])
+    def scandir(self, directory: str) -> AbstractContextManager[list[Any]]:
+        return nullcontext([SimpleNamespace(name=name) for name in sorted(_thread().names(directory))])
 
     def _exists(self, path: str) -> bool:
         """As os.path.exists, which says no where it is told of an error."""

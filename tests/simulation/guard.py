@@ -22,7 +22,6 @@ class Guard:
         self._clock = agent.run.clock
         self.is_alive = True
         self.deadline = NEVER  # by the machine's clock
-        self._looks_at = NEVER  # by the simulation's: one look is enough, which is put off when the deadline is
 
     @property
     def has_expired(self) -> bool:
@@ -52,18 +51,11 @@ class Guard:
     def _arm(self) -> None:
         if self.deadline < NEVER:
             moment = self._agent.clock.moment_of(self.deadline) + KILL_S - 2 * LATE_S
-            if moment < self._looks_at:
-                self._looks_at = moment
-                self._clock.at(moment, self._look)
+            self._clock.at(moment, self._look)
 
     def _look(self) -> None:
         """Stays armed: what is started beyond the deadline is killed too."""
-        if self._clock.now >= self._looks_at:
-            self._looks_at = NEVER
-        if not self.is_alive:
-            return
-        if self._agent.now < self.deadline + KILL_S / 2:
-            self._arm()
+        if not self.is_alive or self._agent.now < self.deadline + KILL_S / 2:
             return
         if self._agent.workers.alive:
             self._agent.run.trace(self._agent, "the guard kills the workers")

@@ -16,7 +16,7 @@ from hpc_elastic.membership.member import MemberPhase
 from hpc_elastic.membership.messages import Message, StopManner
 from hpc_elastic.membership.notices import TAKEN_EXIT_CODE
 from hpc_elastic.rank_set import parse_ranks
-from tests.simulation.rules import require
+from tests.simulation.rules import BrokenRuleError, require
 
 if TYPE_CHECKING:
     from tests.simulation.agent import Agent
@@ -166,8 +166,9 @@ class Reports:
     def _beat(self, agent: Agent, beat: messages.Beat) -> None:
         """Beats are numbered without a gap, and say which answer came last: the head's own lease rests on that."""
         number, heard = self._beats.get(agent, 0) + 1, self._echoes.get(agent, 0)
-        require(beat.number == number, f"{agent.name} sends beat {beat.number}, not {number}")
-        require(beat.heard == heard, f"{agent.name} says that it has heard {beat.heard}, not {heard}")
+        if (beat.number, beat.heard) != (number, heard):
+            sent = f"beat {beat.number} and says that it has heard {beat.heard}"
+            raise BrokenRuleError(f"{agent.name} sends {sent}, not {number} and {heard}")
         self._beats[agent] = number
 
     def _ended(self, agent: Agent, message: messages.Ended) -> None:

@@ -58,6 +58,9 @@ class NodeStates:
         self._loaded: dict[int, Saved] = {}
         self._assign: Assign | None = None
         self._touched: dict[int, set[int]] = {}  # slots that have memory
+        self._looked_at: tuple[object, ...] = ()  # for the newest that is copied: what there was, and what was found
+        self._newest: list[Saved] | None = None
+        self._others: tuple[int, list[Agent]] = (0, [])  # of an attempt
         self.copies = NodeCopies(agent, self)
         self.pinned = PinnedStates(agent, self)
 
@@ -134,12 +137,16 @@ class NodeStates:
         if self._is_replicated or not self._slots:
             return None
         every = self.copies.every
-        found = [
-            {each.version: each for each in slots if each is not None and is_copied(each.ordinal, every)}
-            for slots in self._slots.values()
-        ]
-        version = max(set.intersection(*map(set, found)), default=None)
-        return None if version is None else [states[version] for states in found]
+        looked_at = (every, *map(tuple, self._slots.values()))
+        if looked_at != self._looked_at:  # the keeper looks often, and rarely is anything new
+            found = [
+                {each.version: each for each in slots if each is not None and is_copied(each.ordinal, every)}
+                for slots in self._slots.values()
+            ]
+            version = max(set.intersection(*map(set, found)), default=None)
+            self._newest = None if version is None else [states[version] for states in found]
+            self._looked_at = looked_at
+        return self._newest
 
     def flush(self, flush: Flush) -> None:
         """As `LocalWorkers.flush_state`."""
@@ -239,10 +246,11 @@ class NodeStates:
         """Whether a step that takes a collective can be made: else no rank gets so far that it saves."""
         if self._run.scenario.copy_s is None:
             return True
-        names = {node.node for node in self._run.disk.worlds[worker.attempt].nodes}
-        others = [self._run.peer(self._agent, name) for name in names if name != self._agent.name]
-        network = self._run.network
-        return all(network.is_open(self._agent, each) and network.is_open(each, self._agent) for each in others)
+        here, network = self._agent, self._run.network
+        if self._others[0] != worker.attempt:
+            names = {node.node for node in self._run.disk.worlds[worker.attempt].nodes} - {here.name}
+            self._others = worker.attempt, [self._run.peer(here, name) for name in names]
+        return all(network.is_open(here, each) and network.is_open(each, here) for each in self._others[1])
 
     def _save(self, worker: Worker, step: int, history: tuple[int, ...], dice: random.Random) -> None:
         every_s = self._run.scenario.keeps_every_s
@@ -316,16 +324,15 @@ class StatesSeen:
         self._run = run
         self._last: dict[tuple[str, int], dict[int, int]] = {}  # by group and attempt: by rank, the latest step saved
         self._begun: dict[tuple[str, int], tuple[int, Saved | None]] = {}
+        # By role, who begins with the same step: the roles that restart together, or one that does not.
+        self._groups = {role.name: "*" if role.restart == "restart_all" else role.name for role in run.scenario.roles}
+        self._ranks: dict[tuple[str, int], list[int]] = {}  # by group and attempt
         self.loads = 0  # attempts that began with a state in memory
         self.copied = CopiesSeen(run)
 
-    def _group(self, role: str) -> str:
-        """Who begins with the same step: the roles that restart together, or one that does not."""
-        return "*" if self._run.scenario.role(role).restart == "restart_all" else role
-
     def begins(self, assign: Assign, rank: int, saved: Saved | None) -> None:
         """A rank begins with this state."""
-        key = (self._group(assign.role), assign.attempt)
+        key = (self._groups[assign.role], assign.attempt)
         other, found = self._begun.setdefault(key, (rank, saved))
         self.loads += rank == other and saved is not None
         what = f"ranks {other} and {rank} begin attempt {assign.attempt} with {found} and {saved}"
@@ -340,16 +347,21 @@ class StatesSeen:
 
     def may_save(self, worker: Worker, step: int) -> bool:
         """Whether all ranks that share this one's store have saved the step before, if they have begun after it."""
-        world, group = self._run.disk.worlds[worker.attempt], self._group(worker.role)
-        ranks = [each.rank for each in world.ranks if self._group(each.role) == group]
-        last = self._last.get((group, worker.attempt), {})
-        loaded = self._begun[group, worker.attempt][1]
-        first = 1 + (loaded.version.step if loaded is not None else 0)
-        return step <= first or all(last.get(rank, 0) >= step - 1 for rank in ranks)
+        group = self._groups[worker.role]
+        part = group, worker.attempt
+        loaded = self._begun[part][1]
+        if step <= 1 + (loaded.version.step if loaded is not None else 0):
+            return True
+        ranks = self._ranks.get(part)
+        if ranks is None:
+            world = self._run.disk.worlds[worker.attempt]
+            ranks = self._ranks[part] = [each.rank for each in world.ranks if self._groups[each.role] == group]
+        last = self._last.get(part, {})
+        return all(last.get(rank, 0) >= step - 1 for rank in ranks)
 
     def saved(self, worker: Worker, step: int) -> None:
         """A rank has committed a state."""
-        self._last.setdefault((self._group(worker.role), worker.attempt), {})[worker.rank] = step
+        self._last.setdefault((self._groups[worker.role], worker.attempt), {})[worker.rank] = step
 
     def claimed(self, head: Agent, claim: AttemptClaim, world: World, before: AttemptClaim | None) -> None:
         """An attempt is claimed: each group begins with the newest state that all of its nodes hold."""
@@ -357,10 +369,10 @@ class StatesSeen:
             return
         chosen = {role: state.version for state in claim.states for role in state.roles}
         tried = {state.version for state in before.states} if before is not None else set()
-        for group in {self._group(role) for role in claim.roles}:
-            names = [node.node for node in world.nodes if self._group(node.role) == group]
+        for group in {self._groups[role] for role in claim.roles}:
+            names = [node.node for node in world.nodes if self._groups[node.role] == group]
             newest = max(self._common(head, world, names, before), default=None)
-            found = next(chosen.get(role) for role in claim.roles if self._group(role) == group)
+            found = next(chosen.get(role) for role in claim.roles if self._groups[role] == group)
             if self._run.scenario.copy_s is not None:
                 latest = 0 if before is None else before.attempt
                 self.copied.claimed(head, world, names, found, before, self._last.get((group, latest), {}))
@@ -379,8 +391,8 @@ class StatesSeen:
             return
         if self._run.scenario.room < 3 and self._run.asked_saves.are_asked:
             return  # a rank that dies in the middle of a save costs the steps since the one that is written
-        ranks = [each.rank for each in earlier.ranks if self._group(each.role) == group]
-        attempt = next(each.attempt for each in earlier.roles if self._group(each.role) == group)
+        ranks = [each.rank for each in earlier.ranks if self._groups[each.role] == group]
+        attempt = next(each.attempt for each in earlier.roles if self._groups[each.role] == group)
         last = self._last.get((group, attempt), {})
         step = min(last.get(rank, 0) for rank in ranks)
         text = f"attempt {world.attempt} begins with {found}, and all ranks had saved step {step} of attempt {attempt}"

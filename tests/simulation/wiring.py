@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import threading
 from collections.abc import Callable, Collection, Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
 from unittest import mock
@@ -188,6 +188,20 @@ class SimulatedJournal(Journal):
         yield from self._agent.run.requests
 
 
+@dataclass(frozen=True)
+class Gets:
+    """A head has got a message: as an event, which few runs have to spell out."""
+
+    name: str
+    message: Message
+
+    def __repr__(self) -> str:
+        return repr(str(self))
+
+    def __str__(self) -> str:
+        return f"{self.name} gets {self.message}"
+
+
 class Headquarters(Coordinator):
     """The shipped one, which shows the rules what its head does."""
 
@@ -271,7 +285,7 @@ class Headquarters(Coordinator):
     def received(self, connection: Any, message: Message) -> None:
         run = self.agent.run
         if message.KIND != "beat":
-            run.trace("head", f"{self.agent.name} gets {message}")
+            run.trace("head", Gets(self.agent.name, message))
         join = self._joins.get(connection)
         is_parting = isinstance(message, Dropped)
         if join is not None and (message.KIND == "beat" or is_parting):  # a lease counts from beats alone

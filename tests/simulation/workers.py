@@ -106,7 +106,7 @@ class Workers:
         self._stopped: list[Worker] = []  # of the latest attempt, by a stop
         self._ended_late: list[Worker] = []  # of the latest attempt, with an error of their own after its TERM
         self._latest: list[Worker] = []  # of the latest attempt, also those that have ended
-        self.states = NodeStates(agent)
+        self.states: NodeStates = NodeStates(agent)
         self._hurry = asyncio.Event()
         self._spares_savers = False
         self._is_quiet = asyncio.Event()

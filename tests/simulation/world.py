@@ -125,6 +125,7 @@ class SimulatedRun:
         self.agents = [Agent(self, number, *place) for number, place in enumerate(scenario.placed())]
         self.earlier: list[Agent] = []  # of the job's start before
         self.everybody = list(self.agents)
+        self._of_start = {(agent.name, 0): agent for agent in self.agents}  # of the job, by its number
         self.files.content[LAYOUT.requests] = [b""]
         self.is_stop_requested = False
         self.notices: list[Request] = []
@@ -144,17 +145,15 @@ class SimulatedRun:
 
     def agent_at(self, name: str, port: int) -> Agent:
         """Who would listen there."""
-        return next(agent for agent in self.everybody if (agent.name, agent.port) == (name, port))
+        return self._of_start[name, port - 1]
 
     def peer(self, agent: Agent, name: str) -> Agent:
         """The agent of a node in the same start of the job."""
-        return next(each for each in self.everybody if (each.name, each.start_number) == (name, agent.start_number))
+        return self._of_start[name, agent.start_number]
 
     def parted(self, name: str, start_number: int) -> None:
         """This node has no head for a moment."""
-        for agent in self.everybody:
-            if (agent.name, agent.start_number) == (name, start_number):
-                agent.parted_at = self.clock.now
+        self._of_start[name, start_number].parted_at = self.clock.now
 
     def requeue(self, survivors: frozenset[int]) -> None:
         """The scheduler takes the job for lost and starts it again; what it cannot reach of the old start lives on."""
@@ -164,6 +163,7 @@ class SimulatedRun:
         start = self.earlier[0].start_number + 1
         self.agents = [Agent(self, number, *place, start_number=start) for number, place in enumerate(places)]
         self.everybody += self.agents
+        self._of_start |= {(agent.name, start): agent for agent in self.agents}
         for old, new in zip(self.earlier, self.agents, strict=True):
             new.is_powered = old.is_powered
             if old.number not in survivors:
