@@ -134,7 +134,8 @@ class Absences:
         else:
             due = set(names) - (here - unhealthy)
             waited_s = self._run.clock.now - self._began[head]
-            least_s = self._run.scenario.join_timeout_s
+            # Who has joined may be enough nodes, and too few for a role: that is known once nobody can come any more.
+            least_s = self._run.scenario.join_timeout_s if due - out else 0.0
             require(waited_s * (1 + DRIFT) >= least_s, f"{what} after {waited_s:.2f} s, not {least_s:g} s")
             is_open = len(names) - len(out) >= self._run.scenario.min_nodes
             require(is_open, f"{what}, and has waited for nothing: {sorted(out)} cannot come")

@@ -51,7 +51,7 @@ class Polls:
         skews = [0.0, 0.0, 1000.0, -1000.0] if is_given else [0.0]
         self._skew_s = random.Random(f"{run.scenario.seed}/login-clock").choice(skews)
         self._given: list[_Given] = []  # by people
-        self._told_at: dict[Agent, float] = {}  # when each agent's member has heard of a notice first
+        self._told_at: dict[Agent, float] = {}  # when each agent's member has heard of a notice first, as it is
         self._leads_since: dict[Agent, float] = {}
         delays_s = sum(fault.lasts_s for fault in run.scenario.faults if fault.what in DELAYING)
         self._late_s = LOOKS_WITHIN_S + WHOLE_S + 8 * max(run.scenario.disk_s) + 8 * max(run.scenario.delays_s)
@@ -98,7 +98,8 @@ class Polls:
             require(is_true, f"{what}, not {left_s}")
         self.retold += is_known and any(each.at < since for each in self._given)
         require(bool(dues), f"{what}, of which nobody has given notice")
-        self._told_at.setdefault(agent, now)
+        if is_known:  # else the head has read a clock that is wrong, and a member that is head later tells the same
+            self._told_at.setdefault(agent, now)
 
     def _check_news(self, agent: Agent, head: Agent | None, told: _Given) -> None:
         """A head tells its members of a notice once, and of another one if that leaves less time, or says why first."""
