@@ -447,7 +447,7 @@ class Agent:
         if isinstance(message, Welcome):
             self.run.witness.joined.add(self.name)
         self.is_refused = self.is_refused or isinstance(message, Refused)
-        self._was_leaving = self.member._leave is not None
+        self._was_leaving = self.member._leave is not None or is_lost
 
     def has_heard(self, message: Message) -> None:
         """The member has heard its head: one that stood still may have given it up before it listens to it."""

@@ -64,6 +64,7 @@ class Headships:
         run, claim = self._run, self._run.disk.latest_claim
         is_own = claim is not None and (claim.head, claim.attempt) == (agent.name, self._claimed.get(head))
         is_over = bool(run.disk.results) or agent not in run.agents
+        is_over = is_over or run.disk.allocations[-1].node != agent.name  # another has claimed since
         require(is_over or not is_own, f"{agent.name} gives way to its own claim")
 
     def claims(self, agent: Agent, head: object, attempt: int, here: set[str]) -> None:
