@@ -52,6 +52,7 @@ class NodeCopies:
     # As `agent.keeper.process`.
 
     def begin(self, assign: Assign, part: str) -> None:
+        self._run.states.copied.begins(self._agent, assign)
         version = None if assign.state is None else (assign.state.attempt, assign.state.step)
         self._ledger.begin(assign.attempt, version)
         self.every = 0 if assign.copies_to is None else max(1, self.every // 2)
@@ -191,6 +192,19 @@ class CopiesSeen:
     def copied(self, source: Agent, target: Agent, version: StateVersion) -> None:
         """A node's states are on another one."""
         self._copied.setdefault(version, {})[source.name] = target.name, self._run.clock.now
+
+    def begins(self, agent: Agent, assign: Assign) -> None:
+        """A node is told to which other one of those that start with it its states go, if there is another one."""
+        run, world = self._run, self._run.disk.latest
+        if world is None or world.attempt != assign.attempt or run.scenario.copy_s is None:
+            return
+        restarts = {role.role: role.restart for role in world.roles}
+        together = {role for role, restart in restarts.items() if restart == "restart_all"}
+        group = together if assign.role in together else {assign.role}
+        others = {node.node for node in world.nodes if node.role in group} - {agent.name}
+        target = None if assign.copies_to is None else assign.copies_to.address
+        is_so = target in others if others else target is None
+        require(is_so, f"{agent.name} is to copy its states to {target}, and starts with {sorted(others)}")
 
     def fetches(self, agent: Agent, assign: Assign) -> None:
         """A node is about to fetch the state with which its ranks begin, if it is told who has it: itself first."""
