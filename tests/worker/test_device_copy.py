@@ -175,6 +175,19 @@ def test_the_next_save_waits_for_the_copies_of_the_one_before(device: Device, me
     assert memory.newest()["w"][0, 0] == 2.0
 
 
+def test_a_step_that_is_still_copied_counts_as_saved(device: Device, memory: Memory) -> None:
+    memory.save(2, 2.0)
+    again = threading.Thread(target=memory.save, args=(2, 9.0))
+    again.start()
+    device.happened.set()
+    again.join(30)
+    memory.rank._await_commit()
+    assert (memory.steps(), float(memory.newest()["w"][0, 0])) == ([2], 2.0)
+    memory.save(3, 3.0)
+    with pytest.raises(ValueError, match="found step 2, expected one after 3"):
+        memory.save(2, 2.0)
+
+
 def test_a_device_that_fails_leaves_the_state_before(device: Device, memory: Memory) -> None:
     device.happened.set()
     memory.save(1, 1.0)

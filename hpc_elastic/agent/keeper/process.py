@@ -89,7 +89,7 @@ class Keeper:
         self._changing = threading.Lock()  # of what is below
         self._own: OwnStates | None = None
         self._leaving: OwnStates | None = None  # the part that this node had before: another node may ask for it now
-        self._call_off: Callable[[], None] = lambda: None  # has it kept for longer than its time
+        self._call_off: Callable[[], None] = lambda: None  # calls off the timer that forgets that part
         self._sender: Sender | None = None
         self._secret, self._scope = b"", Scope(run="", job_id="", restart_count=0)
         self._pace = SendingRate(None)
