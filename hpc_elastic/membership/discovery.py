@@ -71,11 +71,15 @@ CLAIMED_IN_VAIN = f"this node has been head {MOST_CLAIMS} times, and never did e
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dial:
-    """Ask the agent of a node to be its member, then call `answered` when it has said Welcome, else `not_answered`."""
+    """Ask the agent of a node to be its member, then call `answered` when it has said Welcome, else `not_answered`.
+
+    `within_s`: how long it may take to accept the connection; `answer_s`: to answer the join then.
+    """
 
     node: str
     agent: Endpoint
     within_s: float
+    answer_s: float = LONGEST_ANSWER_S
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -198,7 +198,8 @@ TURNS_TO_ASK = 6  # for so many turns an agent asks a head that it has not had y
 EARLY_TURNS = 16  # whose own turn comes later begins with one: they are many in a large world
 MOST_SPARES = 64  # how many spares a world's record names, and how many turns of members they wait for at most
 MOST_TURNS = 64  # how many members a claim names in the order of their turns; the whole roster is read beyond that
-# How long a dialled agent has to answer at first; the time doubles every four rounds of dialling, for a slow machine.
+# How long a dialled agent has to accept the connection at first; the time doubles every four rounds of dialling, for a
+# slow machine. An agent that has accepted it and keeps it open is the head, and has the longest time for its answer.
 ANSWERS_WITHIN_S = 0.5
 LONGEST_ANSWER_S = 4.0
 # The pauses between two rounds of dialling, and between two looks into the run directory.

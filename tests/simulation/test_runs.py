@@ -181,6 +181,19 @@ def test_a_lost_node_costs_an_attempt_and_no_restart(what: str, node: int) -> No
     assert run.disk.claims[2].head == ("node1" if node == 0 else "node0")
 
 
+@pytest.mark.parametrize(("delay_s", "losses"), [(0.12, 1), pytest.param(0.2, 2, marks=pytest.mark.long)])
+def test_a_head_whose_answer_takes_longer_than_a_search_waits_at_first_is_joined(delay_s: float, losses: int) -> None:
+    """Else each search gives up just after its join was counted: the node is lost again, and all restart for it.
+
+    Where the connection itself takes that long too, one that comes to the head in a later round may come too late.
+    """
+    for seed in range(4):
+        fault = Fault(what="power_off", node=0, at=4.0)
+        result, run = the_result(elastic(4, 2, fault, seed=seed, lease_s=3.0, delays_s=(delay_s,)))
+        assert (result.state, result.attempts, result.restarts) == (RunState.SUCCEEDED, 2, 0)
+        assert run.disk.claims[2].spend.node_losses <= losses
+
+
 def test_two_halves_that_may_both_go_on_make_one_world() -> None:
     fault = Fault(what="partition", side=(0, 1), at=10.0, lasts_s=10_000.0)
     result, run = the_result(elastic(4, 2, fault))

@@ -148,8 +148,8 @@ class Verdicts:
 
     def _is_refused_by_another_version(self, agent: Agent) -> bool:
         """Whether the latest head has another version than this agent: then all agents but its own may be refused."""
-        claim = self._run.disk.latest_claim
-        return claim is not None and self._run.peer(agent, claim.head).versions != agent.versions
+        head = self._run.disk.head  # before the first attempt, who has claimed the allocation
+        return head is not None and self._run.peer(agent, head).versions != agent.versions
 
     def _is_true(self, reason: str) -> bool:
         witness, scenario = self._run.witness, self._run.scenario

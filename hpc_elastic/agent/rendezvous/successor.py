@@ -174,9 +174,12 @@ class Successor(HeadListener):
     async def _dial(self, dial: Dial) -> None:
         link, began = HeadLink(self), self._loop.time()
         try:
-            await asyncio.wait_for(self._ask(link, dial), dial.within_s)
+            is_asked = await asyncio.wait_for(self._ask(link, dial), dial.within_s)
         except asyncio.TimeoutError:
-            link.give_up()
+            is_asked = False
+        if is_asked:
+            await asyncio.wait([link.answered], timeout=dial.answer_s)
+        link.give_up()
         if not (link.answered.done() and link.answered.result()):
             now = self._loop.time()
             is_silent = now - began >= dial.within_s / 2
@@ -186,15 +189,19 @@ class Successor(HeadListener):
                 )
             )
 
-    async def _ask(self, link: HeadLink, dial: Dial) -> None:
-        """Dials and waits; raises no error itself: `wait_for` loses what comes while it cancels (Python 3.10, 3.11)."""
+    async def _ask(self, link: HeadLink, dial: Dial) -> bool:
+        """Returns whether the join was sent; raises no error: `wait_for` loses what comes while it cancels (3.10, 3.11).
+
+        No more than the handshake tells whether the other side lives. It is the head if it then keeps the connection
+        open, and an agent that closed it before the answer would be taken for lost after the join was counted.
+        """
         address, port = dial.agent.address, dial.agent.port
         try:
             await ask_to_join(self._make, link, self._join(), address=address, port=port, timeout_s=dial.within_s)
-            await asyncio.shield(link.answered)
         except (OSError, ProtocolError, NoHandshakeError) as error:
             link.is_refused = isinstance(error, ConnectionRefusedError)
-            link.give_up()
+            return False
+        return True
 
     def _set_timer(self) -> None:
         if self._timer is not None:
