@@ -190,7 +190,7 @@ class Successor(HeadListener):
             )
 
     async def _ask(self, link: HeadLink, dial: Dial) -> bool:
-        """Returns whether the join was sent; raises no error: `wait_for` loses what comes while it cancels (3.10, 3.11).
+        """Returns whether the join was sent; raises nothing: Python 3.10's `wait_for` loses what comes as it cancels.
 
         No more than the handshake tells whether the other side lives. It is the head if it then keeps the connection
         open, and an agent that closed it before the answer would be taken for lost after the join was counted.
