@@ -258,7 +258,11 @@ class CopiesSeen:
         earlier: World,
         last: Mapping[int, int],
     ) -> None:
-        """Where copies have kept up with saves, a lost node costs no more than what was not copied yet."""
+        """Where copies have kept up with saves, a lost node costs no more than what was not copied yet.
+
+        Two copies of a rank are kept. Where several nodes are lost, and one of them was cut off before it had sent its
+        last one, those of another are both newer than what the first one's neighbour has.
+        """
         lost = {node.node for node in earlier.nodes} - {node.node for node in world.nodes}
         parts = {part_in(world, name) for name in names}
         nodes = [node.node for node in earlier.nodes if part_in(earlier, node.node) in parts]
@@ -268,6 +272,13 @@ class CopiesSeen:
         if any(agent.workers.states.copies.every != 1 for agent in agents):
             return
         saved = min(last.values())
+        copied = [(version, sent) for version, sent in self._copied.items() if version.attempt == earlier.attempt]
+        newest = [
+            max((version.step for version, sent in copied if node in sent), default=0)
+            for node in lost.intersection(nodes)
+        ]
+        if max(newest) - min(newest) > 1:
+            return
         for version, targets in sorted(self._copied.items(), reverse=True):
             is_copied = all(node in targets for node in nodes)
             is_kept = is_copied and all(self._is_kept(head, *targets[node], lost) for node in lost.intersection(nodes))

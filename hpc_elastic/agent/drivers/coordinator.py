@@ -251,6 +251,9 @@ class Coordinator:
     # Steps.
 
     def _join(self, connection: Connection, join: Join) -> None:
+        if self._is_overtaken(join):
+            connection.close()
+            return
         self._replace(join)
         refusal = self._head.refusal(join)
         if refusal is not None:
@@ -265,10 +268,15 @@ class Coordinator:
         news = clock_news(join, time.time_ns(), self._head.attempt)
         self._do(lambda now: [*self._head.joined(join, now), *news])
 
+    def _is_overtaken(self, join: Join) -> bool:
+        """Returns whether the agent has given this join up: a later one of it was here first."""
+        old = self._connections.get(join.node)
+        return old is not None and self._joins[old].agent == join.agent and join.number < self._joins[old].number
+
     def _replace(self, join: Join) -> None:
         """Counts the old connection of an agent that joins again as lost; such an agent has no workers."""
         old = self._connections.get(join.node)
-        if old is not None and self._joins[old].agent == join.agent and self._joins[old].number <= join.number:
+        if old is not None and self._joins[old].agent == join.agent:
             old.send(Dropped(reason="its agent has joined again"))  # if it has closed the new one meanwhile
             self._hang_up(old, "its agent has joined again")
             why = "its agent lost the connection, and joins again"
@@ -277,7 +285,7 @@ class Coordinator:
     def _forget(self, connection: Connection) -> str | None:
         """Removes a connection; returns the node that it belonged to, None if it belonged to none any more."""
         join = self._joins.pop(connection, None)
-        if join is None:
+        if join is None or self._connections.get(join.node) is not connection:  # another agent there has joined since
             return None
         del self._connections[join.node]
         rest_with(len(self._connections))

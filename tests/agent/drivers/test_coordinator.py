@@ -26,6 +26,7 @@ from hpc_elastic.membership.head import Head
 from hpc_elastic.membership.messages import (
     Assign,
     Broken,
+    Dropped,
     End,
     Failed,
     Finished,
@@ -90,6 +91,8 @@ class Scene:
 
 class OtherSide:
     """As much of a connection as a head needs."""
+
+    is_closed_by_peer = True
 
     def __init__(self) -> None:
         self.sent: list[Message] = []
@@ -339,6 +342,38 @@ def test_who_was_refused_for_its_version_does_not_hold_the_others(
         made.coordinator.received(cast("Connection", other), join)
         assert isinstance(await until(made, End), End)
         assert [type(message) for message in other.sent] == [Refused, Refused]
+
+    play(tmp_path, scene, nodes=2)
+
+
+def test_a_join_that_its_agent_has_given_up_is_not_taken_in(tmp_path: Path) -> None:
+    """It comes over a slow connection after a later one, which the agent has said goodbye on, and not closed yet."""
+
+    async def scene(made: Scene) -> None:
+        later, earlier = OtherSide(), OtherSide()
+        made.coordinator.received(cast("Connection", later), replace(a_join(1), number=6))
+        made.coordinator.received(cast("Connection", later), Dropped(reason="no answer to the join"))
+        made.coordinator.received(cast("Connection", earlier), replace(a_join(1), number=5))
+        assert earlier.sent == [Refused(reason="closed", exit_code=0)]
+        made.coordinator.closed(cast("Connection", later), "the other side closed the connection")
+        made.coordinator.received_from_own(a_join(0))
+        await until(made, Welcome)
+        assert made.coordinator._head._roster.missing() == ("node1",)
+
+    play(tmp_path, scene, nodes=2)
+
+
+def test_the_end_of_an_old_connection_takes_nothing_from_the_agent_that_came_since(tmp_path: Path) -> None:
+    async def scene(made: Scene) -> None:
+        old, new = OtherSide(), OtherSide()
+        made.coordinator.received(cast("Connection", old), a_join(1))
+        made.coordinator.received(cast("Connection", old), Dropped(reason="it ends"))
+        agent = replace(a_join(1).agent, port=a_join(1).agent.port + 1)
+        made.coordinator.received(cast("Connection", new), replace(a_join(1), agent=agent))
+        made.coordinator.closed(cast("Connection", old), "the other side closed the connection")
+        made.coordinator.received_from_own(a_join(0))
+        await until(made, Assign)
+        assert any(isinstance(message, Assign) for message in new.sent)
 
     play(tmp_path, scene, nodes=2)
 
