@@ -228,7 +228,10 @@ class Gathering:
             counts = f"at most {self._roster.possible} of at least {least} nodes can {can}"
             missing = tuple(node for node in missing if node.node in self._gone or node.node in self._roster.unhealthy)
         elif self._roster.healthy >= least:
-            counts += f", too few for the role {' and '.join(self._roster.short_of(self._settings.role_nodes))}"
+            role = " and ".join(self._roster.short_of(self._settings.role_nodes))
+            if now < self._deadline:  # nobody is waited for that could still come
+                counts = f"{self._roster.healthy} of at least {least} nodes joined, and no other can"
+            counts += f", too few for the role {role}"
         if len(missing) == 1:
             return RendezvousTimeoutError(f"{counts}; missing: {missing[0]}", missing)
         why = _reasons([node for node in missing if node.cause is RendezvousCause.UNHEALTHY])

@@ -8,10 +8,11 @@ from typing import Any
 
 import pytest
 
-from hpc_elastic.errors import ExitCode
+from hpc_elastic.errors import ExitCode, MissingNode, RendezvousCause
 from hpc_elastic.failures.classes import FailureClass
 from hpc_elastic.membership.actions import Action, Log, Note, WriteResult
 from hpc_elastic.membership.decisions import History
+from hpc_elastic.membership.gathering import Diagnosis
 from hpc_elastic.membership.held_states import shared_place
 from hpc_elastic.membership.messages import Assign, Broken, Finished, Health, Stop, StopManner
 from hpc_elastic.membership.phases import HeadPhase
@@ -418,7 +419,20 @@ def test_a_role_has_its_own_least_number_of_nodes() -> None:
     script.join(0, 1)
     result = the_result(script.pass_time(601))
     assert result.reason == "nodes_missing"
-    assert "too few for the role reader" in result.cause
+    assert result.cause.startswith(
+        "2 of at least 2 nodes joined within 600 s, too few for the role reader; missing: node2"
+    )
+
+
+def test_a_role_that_nobody_is_left_for_is_not_said_to_have_been_waited_for() -> None:
+    script = HeadScript(3, min_nodes=2, roles={0: TRAINER, 1: TRAINER, 2: READER}, role_nodes={TRAINER: 1, READER: 1})
+    missing = MissingNode(node="node2", cause=RendezvousCause.OTHER_VERSION, detail="has another version")
+    script.head.gathering.diagnosed([Diagnosis(missing=missing, gave_up=True)])
+    script.join(0)
+    cause = the_result(script.join(1)).cause
+    assert cause.startswith(
+        "2 of at least 2 nodes joined, and no other can, too few for the role reader; missing: node2"
+    )
 
 
 # What a world waits for together.
