@@ -369,14 +369,14 @@ class Head:
             world_digest,
             restarts,
             notice,
-            judge.states,
-            judge.sources,
+            judge.states.chosen,
+            judge.states.sources,
             self._roster.keepers(),
             self._settings.domains,
         )
         sends = (SendToMember(node=node, message=part) for node, part in parts.items())
         told = [
-            *opening(world, judge.because, judge.before, judge.told_of_states),
+            *opening(world, judge.because, judge.before, judge.states.lines),
             *sends,
             *self._members.welcome_spares(),
         ]
@@ -505,7 +505,7 @@ class Head:
         if isinstance(message, messages.Stopped):
             return self._observe(seen_in(member, message), now) + self._check_stopped(now)
         if isinstance(message, messages.Broken) and message.state is not None:
-            self._judge.misses(member.role, message.state)
+            self._judge.states.misses(member.role, message.state)
         if isinstance(message, (messages.Failed, messages.Broken)):
             return self._observe(seen_in(member, message), now)
         if isinstance(message, messages.Ended):
@@ -653,9 +653,9 @@ class Head:
     ) -> list[Action]:
         self.phase = HeadPhase.CLOSING
         flushes = self._judge.flushes(exit_code, within_s=flushes_within_s) if is_settled else {}
-        said = [Log(text=line, level="warning") for line in self._judge.told_of_flushes]
+        said = [Log(text=line, level="warning") for line in self._judge.states.lines_at_end]
         is_for_later = is_settled and not flushes and exit_code != ExitCode.SUCCESS
-        ended = self._judge.unused() if is_for_later else None
+        ended = self._judge.states.unused(self.attempt) if is_for_later else None
         kept = [] if ended is None else [KeepStates(ended=ended, latest=self.attempt)]
         told = self._closing.begin(
             exit_code,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from hpc_elastic.errors import ExitCode
@@ -22,20 +22,13 @@ from hpc_elastic.membership.decisions import (
     RestartWorkers,
     Trigger,
 )
-from hpc_elastic.membership.held_states import (
-    Held,
-    choose_states,
-    role_of,
-    state_for,
-    states_to_flush,
-    why_not_flushed,
-)
 from hpc_elastic.membership.members import Members
 from hpc_elastic.membership.messages import Message
 from hpc_elastic.membership.operator_stop import OperatorStop
 from hpc_elastic.membership.requeue import CAUSES
 from hpc_elastic.membership.roster import RosterEntry
-from hpc_elastic.membership.rounds import HeadSettings, open_attempt, run_result, spares_beside, starting_roles
+from hpc_elastic.membership.rounds import HeadSettings, open_attempt, run_result, spares_beside
+from hpc_elastic.membership.run_states import RunStates
 from hpc_elastic.membership.succession import Succession, with_candidates
 from hpc_elastic.membership.tally import Tally
 from hpc_elastic.membership.verdict import Verdict
@@ -50,7 +43,7 @@ from hpc_elastic.rundir.records import (
     World,
     WorldRank,
 )
-from hpc_elastic.rundir.state_records import ChosenState, Flush, HeldState, KeptState, StateVersion
+from hpc_elastic.rundir.state_records import Flush, KeptState
 
 # Events that are the cause themselves, whatever workers fail after them.
 _CLASSES = {
@@ -155,20 +148,8 @@ class Judge:
         self.root_cause: RootCause | None = None  # of the end of the latest attempt, once it is known
         self._standing: Seen | None = None  # the event that the decision that stands is about
         self._failed_role: str | None = None  # whose failure the decision is about, if it is about one
-        self._began_after: dict[str, str | None] = {}  # by role: the signature of the failure before its latest start
-        self._distrusted: tuple[ChosenState, ...] = ()  # after whose loading the same failure came again
         self._loss: Seen | None = None  # the loss of nodes for which the run ends, if it does for that
-        self.told_of_states: tuple[str, ...] = ()  # lines about what the next attempt begins with
-        self.told_of_flushes: tuple[str, ...] = ()  # lines about what is not written as the allocation ends
-        self.states: tuple[ChosenState, ...] = ()  # with which the roles that start begin
-        self.sources: Mapping[str, tuple[str, ...]] = {}  # the nodes from which each node gets it that has not got it
-        self._claimed_states: tuple[ChosenState, ...] = ()  # of these, and of roles that run on
-        succession = members.gathering.succession
-        self._world_to_succeed = None if succession is None else succession.world  # until this head claims its first
-        self._kept = tuple(state for state in kept if state.ended == history.attempts)
-        if succession is not None:  # of the states that the allocation found at its begin, those that it goes on with
-            self._kept = _of_roles(kept, lambda role, version: state_for(history.states, role) == version)
-        self._missing: set[tuple[str, StateVersion]] = set()  # states that a node of a role could not provide
+        self.states = RunStates(settings, members, history, kept)
         after = f": {settings.goes_on_after}" if settings.goes_on_after else ""
         self.because = "first start" if history.attempts == 0 else f"the run goes on in a new allocation{after}"
 
@@ -364,21 +345,9 @@ class Judge:
                 set_aside=history.set_aside,
                 lost_nodes=history.lost_nodes,
             )
-        if _is_failure(history, decision.history, self.root_cause) and self._has_failed_again(decision.history):
-            self._distrusted += self._loaded_with(self._failed_role)
+        if _is_failure(history, decision.history, self.root_cause):
+            self.states.failed_again(self._failed_role, self.history.states, decision.history.failure_signature)
         self.because = decision.reason
-
-    def _has_failed_again(self, after: History) -> bool:
-        """Return whether a role has failed as it, or another one, had before it began.
-
-        What has failed since then, in the same pause too, is no reason to distrust the state with which it began.
-        """
-        return after.failure_signature == self._began_after.get(self._failed_role or "")
-
-    def _loaded_with(self, role: str | None) -> tuple[ChosenState, ...]:
-        """Return the states in which the reason for a role's failure can be: its own, if it restarts alone."""
-        is_alone = self._settings.restarts.get(role or "") == "restart_role"
-        return tuple(state for state in self.history.states if role in state.roles or not is_alone)
 
     def succeeds(self, succession: Succession, absent: tuple[str, ...], now: float) -> Finish | None:
         """Decide about the loss of the predecessor and of the members that did not join this head, its successor.
@@ -445,85 +414,24 @@ class Judge:
         why, self.root_cause = self.root_cause, None  # what is seen while the claim is made ends the attempt it is for
         claim, world = open_attempt(self._settings, self.history, seats, self.because, self.before, roles, why)
         members.world = world = replace(members.job_end.noted_in(world), spares=spares_beside(world, everybody))
-        return with_candidates(self._with_states(claim, world), world), world
-
-    def _with_states(self, claim: AttemptClaim, world: World) -> AttemptClaim:
-        """Return the claim with the training states in memory with which its roles begin."""
-        held = self._held()
-        kept = [state for state in self._usable() if not _has_newer(held, state)]
-        keepers = [member.node for member in self._members.roster if member.join.keeper_port]
-        choice = choose_states(world, claim.roles, held, distrusted=self._distrusted, kept=kept, keepers=keepers)
-        self.sources = choice.sources
-        self.told_of_states, self._distrusted = choice.lines, ()
-        running = (state for state in self.history.states if not set(state.roles) <= set(claim.roles))
-        self.states, self._claimed_states = choice.states, (*choice.states, *running)
-        return replace(claim, states=self._claimed_states)
+        return with_candidates(self.states.choose(claim, world, self.history.states), world), world
 
     def attempt_claimed(self, attempt: int) -> None:
         """Count an attempt that this head has claimed."""
-        self.history = self._claimed = replace(self.history, attempts=attempt, states=self._claimed_states)
-        if (world := self._members.world) is not None:
-            self._began_after.update(dict.fromkeys(starting_roles(world), self.history.failure_signature))
-        # With another state, or none, a role does steps of which the run directory knows nothing.
-        begun, self._world_to_succeed = self._claimed_states, None
-        self._kept = _of_roles(self._kept, lambda role, version: state_for(begun, role) == version)
-
-    def misses(self, role: str, state: StateVersion) -> None:
-        """Let a role begin no further attempt with a state that one of its nodes could not provide.
-
-        Another role may have its own state of the same attempt and step, which is whole.
-        """
-        self._missing.add((role, state))
+        states = self.states.attempt_claimed(self.history.failure_signature)
+        self.history = self._claimed = replace(self.history, attempts=attempt, states=states)
 
     def flushes(self, exit_code: int, *, within_s: float | None = None) -> dict[str, Flush]:
         """Return which training states are written as the allocation ends with this exit code, by node, and how long.
 
-        None are after a success, and after an end for which the job does not want them; nor if nothing newer is held
-        than what the allocation before has written, which a broken writing must not cost (see `unused`).
+        None are after a success, and after an end for which the job does not want them.
         """
-        world, decision = self._members.world, self.verdict.decision
-        if world is None or not isinstance(decision, Finish) or exit_code == ExitCode.SUCCESS:
+        if not isinstance(self.verdict.decision, Finish) or exit_code == ExitCode.SUCCESS:
             return {}
         ends = {int(ExitCode.REQUEUE): "requeue", int(ExitCode.STOPPED): "cancel"}
         if ends.get(exit_code, "failure") not in self._settings.flush_after:
             return {}
-        flushes = states_to_flush(world, self._held(), self.history.attempts)
-        self.told_of_flushes = why_not_flushed(world, self._held()) if self.unused() is None else ()
-        written = {state.version for state in self._kept if state.ended}
-        if self.unused() is not None and all(flush.state in written for flush in flushes.values()):
-            return {}
-        return {node: replace(flush, within_s=within_s) for node, flush in flushes.items()}
-
-    def unused(self) -> int | None:
-        """Return the attempt after which states were written that this allocation has begun with and not gone beyond.
-
-        They serve the next allocation as well, as those of the latest attempt; None if there are none, or newer ones.
-        """
-        held, latest = self._held(), self.history.attempts
-        kept = [state for state in self._usable() if state.ended < latest and not _has_newer(held, state)]
-        return kept[0].ended if kept else None
-
-    def _held(self) -> dict[str, tuple[HeldState, ...]]:
-        """Return the states that nodes hold, but for those that a node of their role could not provide."""
-        missing = self._missing
-        return {
-            member.node: tuple(state for state in member.held if (role_of(state.part), state.version) not in missing)
-            for member in self._members.roster
-        }
-
-    def _usable(self) -> tuple[KeptState, ...]:
-        """Return the states that the run directory has, but for those that a node of their role could not provide.
-
-        To a head that has succeeded another one, nodes of the lost head's world say that their role has none that is
-        newer. Where none of a role is here any more, its ranks may have saved long ago, to disk as well.
-        """
-        last, names = self._world_to_succeed, set(self._members.roster.names())
-        silent = (
-            ()
-            if last is None
-            else {role.role for role in last.roles}.difference(node.role for node in last.nodes if node.node in names)
-        )
-        return _of_roles(self._kept, lambda role, version: (role, version) not in self._missing and role not in silent)
+        return self.states.flushes(self.history.attempts, within_s=within_s)
 
     def result(self, tally: Tally) -> RunResultRecord:
         """Return the run's result, as decided.
@@ -536,20 +444,6 @@ class Judge:
         members, decision = self._members, self.verdict.decision
         running = tuple(members.roster.unfinished.of())
         return run_result(self._settings, self.history, decision, members.world, tally, running, self.root_cause)
-
-
-def _of_roles(kept: Sequence[KeptState], counts: Callable[[str, StateVersion], bool]) -> tuple[KeptState, ...]:
-    """Return kept states with the parts of only those roles of which this version counts."""
-    parts = (
-        replace(state, places=frozenset(each for each in state.places if counts(role_of(each), state.version)))
-        for state in kept
-    )
-    return tuple(state for state in parts if state.places)
-
-
-def _has_newer(held: Held, kept: KeptState) -> bool:
-    """Return whether a node holds a state that is newer than a kept one: then the disk may have one, too."""
-    return any(state.version > kept.version for states in held.values() for state in states)
 
 
 def _is_failure(before: History, after: History, cause: RootCause | None) -> bool:

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from hpc_elastic.membership import copy_ledger, held_states
-from hpc_elastic.membership import judge as judge_module
+from hpc_elastic.membership import copy_ledger, held_states, run_states
 from hpc_elastic.membership.held_states import Held, StateChoice, choose_states
 from hpc_elastic.rundir.records import World
 from hpc_elastic.rundir.state_records import StateVersion
@@ -63,7 +62,7 @@ COPY_BUGS: dict[str, list[tuple[Any, str, Any]]] = {
     "one place for the copies of a part": [(copy_ledger, "VERSIONS", 1)],
     "what waits for its copy is overwritten": [(NodeStates, "_victim", _overwrites_what_is_copied)],
     "a node is told of all that have a state": [(held_states, "MOST_HOLDERS", 9)],
-    "copies are not counted": [(judge_module, "choose_states", _counts_no_copies)],
+    "copies are not counted": [(run_states, "choose_states", _counts_no_copies)],
 }
 
 

@@ -6,8 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from hpc_elastic.membership import held_states
-from hpc_elastic.membership import judge as judge_module
+from hpc_elastic.membership import held_states, run_states
 from hpc_elastic.membership.held_states import Held, shared_place, states_to_flush
 from hpc_elastic.membership.judge import Judge
 from hpc_elastic.rundir.records import World, WorldNode
@@ -69,12 +68,12 @@ def _forgets_the_part(world: World, held: Held, ended: int) -> dict[str, Flush]:
 
 
 KEPT_BUGS: dict[str, list[tuple[Any, str, Any]]] = {
-    "each node writes its own newest state": [(judge_module, "states_to_flush", _each_its_newest)],
-    "the older state is written": [(judge_module, "states_to_flush", _the_oldest)],
-    "one node writes for all": [(judge_module, "states_to_flush", _one_node_only)],
-    "states of ranks are written as if all had the same": [(judge_module, "states_to_flush", _forgets_the_part)],
-    "a state is named by another attempt": [(judge_module, "states_to_flush", _of_the_attempt_before)],
-    "nothing is written": [(judge_module, "states_to_flush", _nothing)],
+    "each node writes its own newest state": [(run_states, "states_to_flush", _each_its_newest)],
+    "the older state is written": [(run_states, "states_to_flush", _the_oldest)],
+    "one node writes for all": [(run_states, "states_to_flush", _one_node_only)],
+    "states of ranks are written as if all had the same": [(run_states, "states_to_flush", _forgets_the_part)],
+    "a state is named by another attempt": [(run_states, "states_to_flush", _of_the_attempt_before)],
+    "nothing is written": [(run_states, "states_to_flush", _nothing)],
     "a state goes to other ranks than its own": [
         (held_states, "_fits", _fits_any_rank),
         (Kept, "fetch", _fetches_any),

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
-from hpc_elastic.membership import judge as judge_module
+from hpc_elastic.membership import run_states
 from hpc_elastic.membership.held_states import Held, StateChoice, choose_states, shared_place
 from hpc_elastic.rundir.records import World
 from hpc_elastic.rundir.state_records import StateVersion
@@ -75,13 +75,13 @@ def _ignores_damage(self: NodeStates, saved: Saved) -> bool:
 
 
 STATE_BUGS: dict[str, list[tuple[Any, str, Any]]] = {
-    "one node's state is taken for everybody's": [(judge_module, "choose_states", _of_the_first_node)],
-    "a state is given to other ranks than its own": [(judge_module, "choose_states", _of_any_rank)],
+    "one node's state is taken for everybody's": [(run_states, "choose_states", _of_the_first_node)],
+    "a state is given to other ranks than its own": [(run_states, "choose_states", _of_any_rank)],
     "a state that is the same on all ranks of a role is given to another role": [
-        (judge_module, "choose_states", _of_any_role),
+        (run_states, "choose_states", _of_any_role),
         (NodeStates, "_is_its_own", _is_anybodys),
     ],
-    "the oldest state is chosen": [(judge_module, "choose_states", _the_oldest)],
+    "the oldest state is chosen": [(run_states, "choose_states", _the_oldest)],
     "steps of two attempts are the same": [
         (NodeStates, "_forget", _forgets_nothing),
         (NodeStates, "_version", _only_the_step),
