@@ -354,12 +354,12 @@ class Head:
         if not is_ours:
             return self.superseded(f"another head has opened attempt {attempt}")
         judge.attempt_claimed(attempt)
+        self._tally.forget(world)  # also where it starts no workers: its ranks need not be those of the one before
         if judge.verdict.decision is not None:
             return self._stop(judge.verdict.decision, now)
         self.phase = HeadPhase.RUNNING
         self._fenced_by = NEVER  # no member lost before can have opened this attempt
         judge.verdict.attempt_opened()
-        self._tally.forget(world)
         self._members.begin(now)
         self._barriers.begin(now)
         self._resume_at = -NEVER

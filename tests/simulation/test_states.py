@@ -64,6 +64,8 @@ def test_no_rule_is_broken_where_ranks_save(seeds: range) -> None:
         pytest.param(2604973, id="a failure while the workers stop for a damaged state costs nothing"),
         pytest.param(2606200, id="a member that stands still as its head dies is lost to a spare that takes over"),
         pytest.param(2603880, id="what a head says that was given up is no contact"),
+        pytest.param(9122480, id="an attempt that starts no workers has no failures of the one before"),
+        pytest.param(9110665, id="a join that its agent has given up is not taken in"),
         pytest.param(6106222, id="a head that is slow to answer a join is waited for"),
         pytest.param(6208412, id="who is refused by a first head of another version leaves for that"),
     ],
