@@ -7,19 +7,22 @@ import re
 import signal
 import stat
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from tests.integration import greedy_trainer
-from tests.integration.conftest import Door
+from tests.integration.conftest import Door, Run
 from tests.integration.images import needs_bubblewrap, write_image
 from tests.integration.slurm_jobs import (
     DIES,
+    HEARS,
     STUBBORN,
     WAITS,
     agent_pid,
     assert_over,
+    have_told,
     start,
     wait_for_ranks,
     write_job,
@@ -143,6 +146,40 @@ def test_workers_in_an_image_get_one_term_though_slurm_tells_the_shell_outside_a
     assert (result["written_by"], result["reason"]) == ("node1", "terminated")
     assert [run.stdout(1, rank) for rank in (0, 1)] == [f"waiting {rank}\ngot SIGTERM\nsaved\n" for rank in (0, 1)]
     only_slurm_is_left(confining)
+
+
+def assert_passed_on(run: Run, door: Door, cluster: Cluster) -> None:
+    """What `scancel --signal` sends reaches each rank with a handler, each time, and nothing that it has started."""
+    for times in (1, 2):
+        cluster.run("scancel", "--signal=USR1", run.job_id)
+        told = "got SIGUSR1: not to rank 1, which it would end for want of a handler"
+        wait_until(partial(have_told, run, told, times), "rank 1 is spared", otherwise=run.story)
+        wait_until(partial(have_told, run, "got SIGUSR1: sent to rank 0", times), "rank 0 has it", otherwise=run.story)
+    cluster.run("scancel", "--signal=USR2", run.job_id)
+    for rank in (0, 1):
+        run.wait_for_output("got SIGUSR2", rank=rank)
+    door.write("go", "")
+    assert_over(run, "SUCCEEDED", 0)
+    assert run.stdout(1, 0).splitlines() == ["waiting 0", *["got SIGUSR1"] * 2, "got SIGUSR2", "helper None"]
+    assert run.stdout(1, 1).splitlines() == ["waiting 1", "got SIGUSR2", "helper None"]
+    only_slurm_is_left(cluster)
+
+
+def test_workers_get_a_users_signal_though_slurm_tells_the_agents_alone(
+    confined_door: Door, confining: Cluster
+) -> None:
+    run = start(confined_door, HEARS, ranks=2, nodes="2", workers="1")
+    assert_passed_on(run, confined_door, confining)
+
+
+@needs_bubblewrap
+@pytest.mark.variant(of="test_workers_in_an_image_get_one_term_though_slurm_tells_the_shell_outside_alone")
+def test_workers_in_an_image_get_a_users_signal_though_slurm_tells_the_shell_outside_alone(
+    confined_door: Door, confining: Cluster
+) -> None:
+    image = write_image(confined_door.folder)
+    run = start(confined_door, HEARS, ranks=2, nodes="2", workers="1", more=image)
+    assert_passed_on(run, confined_door, confining)
 
 
 def test_slurm_ends_what_a_killed_agent_has_left(confined_door: Door, confining: Cluster) -> None:

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import os
 import signal
+from functools import partial
 
 import pytest
 
 from tests.integration.conftest import Door
 from tests.integration.slurm_jobs import (
+    COUNTS_SIGNALS,
     DIES,
     STUBBORN,
     WAITS,
     agent_pid,
     assert_left_slurm,
     assert_over,
+    have_told,
     only_run,
     script_output,
     sleepers,
@@ -41,14 +44,6 @@ while True:
     if notice := notice_received():
         saved.write_text(notice.reason)
         sys.exit(75)
-"""
-
-COUNTS_SIGNALS = """
-import os, pathlib, signal, time
-signal.signal(signal.SIGUSR1, lambda number, frame: print("got USR1", flush=True))
-print("waiting", os.environ["RANK"], flush=True)
-while not pathlib.Path("go").exists():
-    time.sleep(0.02)
 """
 
 
@@ -225,6 +220,21 @@ def test_stop_with_requeue_saves_and_goes_on_in_the_next_allocation(slurm_door: 
     claim = run.read(run.layout.claim(2))
     assert "asked for another start of the job" in claim["reason"]
     assert [(slurm_door.folder / f"saved{rank}").read_text() for rank in range(4)] == ["operator"] * 4
+
+
+def test_workers_get_a_users_signal_once_where_slurm_tells_every_process(slurm_door: Door, slurm: Cluster) -> None:
+    run = start(slurm_door, COUNTS_SIGNALS, ranks=2, nodes="2", workers="1")
+    as_the_workers = "got SIGUSR1, as the workers did"
+    for times in (1, 2):
+        slurm.run("scancel", "--signal=USR1", run.job_id)
+        wait_until(partial(have_told, run, as_the_workers, 2 * times), "no agent passes it on", otherwise=run.story)
+    os.kill(agent_pid(run, "node1"), signal.SIGUSR1)
+    wait_until(partial(have_told, run, "got SIGUSR1: sent to rank 0", 1), "one agent does", otherwise=run.story)
+    run.wait_for_output("got USR1\n" * 3, rank=0)
+    (slurm_door.folder / "go").touch()
+    assert_over(run, "SUCCEEDED", 0)
+    assert [run.stdout(1, rank).count("got USR1") for rank in (0, 1)] == [3, 2]
+    assert "sent to" not in (run.path / "agents" / "node2.out").read_text()
 
 
 @pytest.mark.mirrored
