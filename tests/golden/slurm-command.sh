@@ -188,7 +188,7 @@ hpc_elastic_contain() { # the job's id, the agent's command
     HPC_ELASTIC_CONTAINER_IMAGE='' HPC_ELASTIC_CONTAINER_MOUNTS=$(printf '%s\n' "${hpc_elastic_mounts[@]}") \
         '/home/ada/my bin/enter.sh' "$@" "$hpc_elastic_host" {hpc_elastic_pipe}>&- {hpc_elastic_terms}>&- &
     hpc_elastic_runtime=$!
-    for hpc_elastic_name in TERM USR1 USR2; do
+    for hpc_elastic_name in TERM CONT USR1 USR2; do
         # shellcheck disable=SC2064
         trap "hpc_elastic_is_told=yes; echo $hpc_elastic_name >&$hpc_elastic_terms" "$hpc_elastic_name"
     done
@@ -198,7 +198,7 @@ hpc_elastic_contain() { # the job's id, the agent's command
         hpc_elastic_status=$?
         [ -n "$hpc_elastic_is_told" ]
     do :; done
-    trap '' TERM USR1 USR2
+    trap '' TERM CONT USR1 USR2
     { disown "$hpc_elastic_answering"; kill -KILL "$hpc_elastic_answering"; } 2>/dev/null
     rm -rf -- "$hpc_elastic_host"
     exit "$hpc_elastic_status"

@@ -28,6 +28,7 @@ from tests.integration.slurm_jobs import (
     write_job,
 )
 from tests.integration.test_local_full_memory import LINE, begun
+from tests.integration.test_slurm_requeue import SAVES, preempting, preempting_by
 from tests.slurm_sandbox.cgroups import why_no_cgroups
 from tests.slurm_sandbox.cluster import Cluster, wait_until
 from tests.slurm_sandbox.versions import why_impossible
@@ -180,6 +181,35 @@ def test_workers_in_an_image_get_a_users_signal_though_slurm_tells_the_shell_out
     image = write_image(confined_door.folder)
     run = start(confined_door, HEARS, ranks=2, nodes="2", workers="1", more=image)
     assert_passed_on(run, confined_door, confining)
+
+
+def assert_saves_beyond_the_grace(door: Door, cluster: Cluster, *, more: str = "") -> None:
+    """Workers have GraceTime and KillWait: Slurm's second TERM, at the end of the first, is no order to hurry."""
+    script = SAVES.replace("time.sleep(3)", "time.sleep(20)").replace(
+        'print("waiting"', 'os.environ["HPC_ELASTIC_ATTEMPT"] == "1" or sys.exit(0)\nprint("waiting"'
+    )
+    signals = "signals: {lead: 60s, grace: 30s, restart_grace: 2s}\n"
+    write_job(door, script, nodes="2", workers="1", more=signals + more)
+    with cluster.configured(KillWait=30), preempting_by(cluster, "REQUEUE", 5):
+        run = door.submit("job.yaml")
+        wait_for_ranks(run, 2)
+        with preempting(cluster, "--nodes=2") as urgent:
+            cluster.wait_for_job(urgent, "RUNNING", within_s=90)
+        assert_over(run, "SUCCEEDED", 0)
+    assert [run.stdout(1, rank) for rank in (0, 1)] == [f"waiting {rank}\nsaving\nsaved\n" for rank in (0, 1)]
+    only_slurm_is_left(cluster)
+
+
+def test_workers_may_save_beyond_the_grace_of_a_preemption_until_slurm_kills(
+    confined_door: Door, confining: Cluster
+) -> None:
+    assert_saves_beyond_the_grace(confined_door, confining)
+
+
+@needs_bubblewrap
+@pytest.mark.variant(of="test_workers_may_save_beyond_the_grace_of_a_preemption_until_slurm_kills")
+def test_workers_in_an_image_may_save_beyond_the_grace_of_a_preemption(confined_door: Door, confining: Cluster) -> None:
+    assert_saves_beyond_the_grace(confined_door, confining, more=write_image(confined_door.folder))
 
 
 def test_slurm_ends_what_a_killed_agent_has_left(confined_door: Door, confining: Cluster) -> None:

@@ -10,6 +10,10 @@ Slurm signals the processes of a node one right after the other, so after `ARRIV
 with USR1 and USR2, which `scancel --signal` sends as often as somebody wants: those that come while one is looked after
 are one.
 
+Who asks a second time for the end wants it at once. Slurm asks a second time, too, when the grace of a preemption is
+over, and kills `KillWait` later, time that the workers may use. It sends a CONT with the TERM then, as always when it
+ends a job, and none for a person's `scancel --signal=TERM` (22.05 to 26.05).
+
 The four that stop are those of torchrun's `--signals-to-handle` (torch 2.13). A HUP that this process ignores, as below
 `nohup`, stays ignored: whoever set that wants the run to outlive a hang-up.
 """
@@ -29,7 +33,7 @@ LOOKS_AGAIN_S = 0.02
 SAME_WITHIN_S = 1.0  # one Ctrl-C or cancel may come twice, to the agent's process group and from the script
 STOPS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
 FOR_WORKERS = (signal.SIGUSR1, signal.SIGUSR2)
-HANDLED = (*STOPS, *FOR_WORKERS)
+HANDLED = (signal.SIGCONT, *STOPS, *FOR_WORKERS)
 
 
 class AgentSignals:
@@ -46,9 +50,10 @@ class AgentSignals:
             too.
         escalate: called when a stop is requested again, which means that it is to end at once.
         say: takes a line for the agent's log.
-        outside: a pipe with a line (TERM, USR1, USR2) for each signal that the shell outside of an image got in
+        outside: a pipe with a line (TERM, CONT, USR1, USR2) for each signal that the shell outside of an image got in
             this agent's stead. Where both get it, one right after the other, it is one.
-        same_within_s: for how many seconds after the first request another one counts as the same.
+        same_within_s: for how many seconds after the first request another one counts as the same, and how far from it
+            the CONT may be that comes with a TERM.
     """
 
     def __init__(
@@ -75,6 +80,7 @@ class AgentSignals:
         self._say = say
         self._same_within_s = same_within_s
         self._first_at: float | None = None
+        self._continued_at = -float("inf")
         self._tasks = Tasks()
         self._looked_after: set[signal.Signals] = set()
         for number in HANDLED:
@@ -108,7 +114,9 @@ class AgentSignals:
         return is_here
 
     def _got(self, number: signal.Signals) -> None:
-        if number in STOPS:
+        if number is signal.SIGCONT:
+            self._continued_at = self._loop.time()
+        elif number in STOPS:
             self._got_stop(number)
         elif number not in self._looked_after:
             self._looked_after.add(number)
@@ -120,6 +128,13 @@ class AgentSignals:
             self._first_at = now
             self._stop(number.name, number is signal.SIGTERM and not self._is_local)
         elif now >= self._first_at + self._same_within_s:
+            if number is signal.SIGTERM and not self._is_local:
+                self._loop.call_later(self._same_within_s, self._escalate_unless_continued)
+            else:
+                self._escalate()
+
+    def _escalate_unless_continued(self) -> None:
+        if self._loop.time() > self._continued_at + 2 * self._same_within_s:
             self._escalate()
 
     async def _look_after(self, number: signal.Signals) -> None:

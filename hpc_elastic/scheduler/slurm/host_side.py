@@ -3,7 +3,7 @@
 Theory of operation. The shell that has started the container makes a folder on the node's own disk, which the image
 mounts, with a pipe in it. A question is a file with the limit in seconds, a folder and the command's words, each ended
 by a NUL; its number goes into the pipe. The answer is complete when the file with the exit status is there. A second
-pipe carries a line for each signal (TERM, USR1, USR2) that the shell got: where Slurm signals the tasks of a
+pipe carries a line for each signal (TERM, CONT, USR1, USR2) that the shell got: where Slurm signals the tasks of a
 step only, no other process of the node gets one. The other half is `hpc_elastic_answer` of
 `templates/slurm/container.sh.j2`.
 """

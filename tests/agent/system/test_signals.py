@@ -7,6 +7,8 @@ import os
 import signal
 from collections.abc import Callable
 
+import pytest
+
 from hpc_elastic.agent.system.signals import ARRIVES_WITHIN_S, HANDLED, SAME_WITHIN_S, AgentSignals
 
 
@@ -109,7 +111,7 @@ def test_a_term_that_the_shell_outside_of_an_image_got_is_the_agents() -> None:
 
 
 def test_a_usr1_that_the_shell_outside_of_an_image_got_is_the_agents() -> None:
-    assert from_outside(b"USR1\n", until=1) == ["pass on SIGUSR1"]
+    assert from_outside(b"CONT\nUSR1\n", until=1) == ["pass on SIGUSR1"]
 
 
 def test_the_workers_have_a_term_that_their_guard_has_got_a_moment_later() -> None:
@@ -139,6 +141,40 @@ def test_one_request_that_comes_twice_is_one() -> None:
 
 def test_who_asks_again_later_means_now() -> None:
     assert play(signal.SIGINT, signal.SIGINT, same_within_s=0.0) == [("SIGINT", False), "escalate"]
+    assert play(signal.SIGTERM, signal.SIGTERM, same_within_s=0.0, is_local=True)[1:] == ["escalate"]
+
+
+def term_twice(*second: signal.Signals) -> list[object]:
+    """What is told after a first TERM of Slurm and, later, these."""
+    told: list[object] = []
+    same_within_s = 0.1
+
+    async def main() -> None:
+        handle(told, same_within_s=same_within_s)
+        await play_now(signal.SIGCONT, signal.SIGTERM)
+        await asyncio.sleep(2 * same_within_s)
+        await play_now(*second)
+        await asyncio.sleep(4 * same_within_s)
+
+    run(main)
+    assert told.pop(0) == ("SIGTERM", True)
+    return told
+
+
+def test_a_second_scancel_with_term_means_now() -> None:
+    assert term_twice(signal.SIGTERM) == ["escalate"]
+
+
+@pytest.mark.parametrize(
+    "signals",
+    [
+        (signal.SIGTERM, signal.SIGCONT, signal.SIGTERM),  # as 22.05 to 26.05 end a job whose GraceTime is over
+        (signal.SIGCONT, signal.SIGTERM),
+        (signal.SIGTERM, signal.SIGCONT),  # as the shell outside of an image tells of both
+    ],
+)
+def test_the_end_of_a_preemptions_grace_hurries_nobody(signals: tuple[signal.Signals, ...]) -> None:
+    assert term_twice(*signals) == []
 
 
 def test_a_hangup_and_a_quit_stop_the_run_as_with_torchrun() -> None:
