@@ -168,6 +168,19 @@ def test_scancel_while_one_rank_ignores_term_leaves_nothing(slurm_door: Door, sl
     slurm.wait_for_job(run.job_id, "CANCELLED")
 
 
+def test_who_sends_a_term_again_by_scancel_cuts_the_grace_short(slurm_door: Door, slurm: Cluster) -> None:
+    """No KILL of Slurm's follows `scancel --signal=TERM`, and the job goes on until its time limit."""
+    run = start(slurm_door, STUBBORN, ranks=4, nodes="2", more="signals: {grace: 2m, restart_grace: 1s}")
+
+    def is_over_now() -> bool:
+        slurm.run("scancel", "--signal=TERM", run.job_id, check=False)
+        return run.is_over()
+
+    wait_until(is_over_now, "the run is over", within_s=60, otherwise=run.story)  # less than the grace
+    assert_over(run, "CANCELLED", 10)
+    wait_until(lambda: not sleepers(slurm, *slurm.nodes), "nothing is left", within_s=30)
+
+
 @pytest.mark.variant(of="test_scancel_between_attempts_ends_the_run")
 def test_cancel_between_attempts_ends_the_run(slurm_door: Door) -> None:
     write_job(slurm_door, "raise SystemExit(3)", more="restart: {max_restarts: 5, backoff: {first: 60s, max: 60s}}")
