@@ -71,7 +71,8 @@ def _enter(host_side: str) -> None:
     Raises:
         FileSystemError: the image does not have the folder.
     """
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)  # the shell outside ignores it, and so would every worker
+    for number in (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2):
+        signal.signal(number, signal.SIG_DFL)  # the shell outside ignores them, and so would every worker
     try:
         enter(host_side, os.environ)
     except OSError as error:

@@ -51,7 +51,7 @@ from hpc_elastic.plan.launch_plan import LaunchPlan
 from hpc_elastic.rundir.layout import RunLayout
 from hpc_elastic.rundir.records import Endpoint
 from hpc_elastic.scheduler.allocation import Allocation
-from hpc_elastic.scheduler.slurm.host_side import open_terms
+from hpc_elastic.scheduler.slurm.host_side import open_signals
 from hpc_elastic.stage_variables import STAGED_VARIABLE
 
 DISK_DRAINS_WITHIN_S = 30.0
@@ -202,11 +202,13 @@ class Supervisor:
         return AgentSignals(
             self._loop,
             is_local=self._place.is_local,
-            has_term=lambda: self._guard.has_term(),
+            has_got=self._guard.has_got,
+            forget=self._guard.forget,
+            pass_on=self._group.pass_on,
             stop=self._part.member.got_signal,
             escalate=self._group.hurry,
             say=self._say,
-            terms=open_terms(os.environ),
+            outside=open_signals(os.environ),
         )
 
     def _open_keeper(self, address: str) -> KeeperLink | None:

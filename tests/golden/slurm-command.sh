@@ -147,14 +147,14 @@ hpc_elastic_left=`timeout 10 squeue --noheader --jobs="$hpc_elastic_job" --forma
 
 # On each node, outside of the image. The environment crosses over by a file, whatever the runtime does with it: what Slurm
 # and this script say, and what the job names. What the agent asks of Slurm is answered here, for an image has none of
-# Slurm's commands. A TERM of Slurm is for the agent: the runtime, with which the step would end, must outlive it. Where
-# Slurm tells this shell alone (proctrack/cgroup), it hands the TERM on through a pipe.
+# Slurm's commands. A signal of Slurm is for the agent: the runtime, with which the step would end, must outlive it. Where
+# Slurm tells this shell alone (proctrack/cgroup), it hands the signal on through a pipe.
 hpc_elastic_refuse() { # why there can be no agent on this node
     echo "hpc-elastic agent (job $hpc_elastic_job, start ${SLURM_RESTART_COUNT:-0}): error: ${SLURMD_NODENAME-}: $1" >&2
     exit 3
 }
 hpc_elastic_contain() { # the job's id, the agent's command
-    trap '' TERM
+    trap '' TERM USR1 USR2
     local hpc_elastic_job=$1 hpc_elastic_host hpc_elastic_name hpc_elastic_pipe hpc_elastic_stat hpc_elastic_fields
     local hpc_elastic_terms hpc_elastic_answering hpc_elastic_runtime hpc_elastic_is_told
     local hpc_elastic_status hpc_elastic_mounts=()
@@ -188,14 +188,17 @@ hpc_elastic_contain() { # the job's id, the agent's command
     HPC_ELASTIC_CONTAINER_IMAGE='' HPC_ELASTIC_CONTAINER_MOUNTS=$(printf '%s\n' "${hpc_elastic_mounts[@]}") \
         '/home/ada/my bin/enter.sh' "$@" "$hpc_elastic_host" {hpc_elastic_pipe}>&- {hpc_elastic_terms}>&- &
     hpc_elastic_runtime=$!
-    trap 'hpc_elastic_is_told=yes; echo TERM >&"$hpc_elastic_terms"' TERM
+    for hpc_elastic_name in TERM CONT USR1 USR2; do
+        # shellcheck disable=SC2064
+        trap "hpc_elastic_is_told=yes; echo $hpc_elastic_name >&$hpc_elastic_terms" "$hpc_elastic_name"
+    done
     while # a trapped signal ends wait
         hpc_elastic_is_told=''
         wait "$hpc_elastic_runtime"
         hpc_elastic_status=$?
         [ -n "$hpc_elastic_is_told" ]
     do :; done
-    trap '' TERM
+    trap '' TERM CONT USR1 USR2
     { disown "$hpc_elastic_answering"; kill -KILL "$hpc_elastic_answering"; } 2>/dev/null
     rm -rf -- "$hpc_elastic_host"
     exit "$hpc_elastic_status"

@@ -40,6 +40,31 @@ time.sleep(1)
 print("saved", flush=True)
 sys.exit(1)
 """
+# Writes a line for each USR2 and, on rank 0 alone, USR1, each of which would end what the rank has started.
+HEARS = """
+import os, pathlib, signal, subprocess, sys, time
+
+def heard(number, frame):
+    print("got", signal.Signals(number).name, flush=True)
+
+helper = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+signal.signal(signal.SIGUSR2, heard)
+if os.environ["RANK"] == "0":
+    signal.signal(signal.SIGUSR1, heard)
+print("waiting", os.environ["RANK"], flush=True)
+while not pathlib.Path("go").exists():
+    time.sleep(0.02)
+print("helper", helper.poll(), flush=True)
+helper.kill()
+"""
+# Writes a line for each USR1.
+COUNTS_SIGNALS = """
+import os, pathlib, signal, time
+signal.signal(signal.SIGUSR1, lambda number, frame: print("got USR1", flush=True))
+print("waiting", os.environ["RANK"], flush=True)
+while not pathlib.Path("go").exists():
+    time.sleep(0.02)
+"""
 # As a plain script: dies of a TERM.
 DIES = 'import os, signal\nprint("waiting", os.environ["RANK"], flush=True)\nsignal.pause()\n'
 # Ignores TERM, and leaves a grandchild with a session and an environment of its own.
@@ -159,6 +184,11 @@ def script_output(run: Run, job_id: str | None = None) -> str:
 def agent_outputs(run: Run) -> str:
     """What all agents wrote."""
     return "".join(path.read_text() for path in sorted(run.path.glob("agents/*.out")))
+
+
+def have_told(run: Run, text: str, times: int) -> bool:
+    """Return whether agents have written this so often."""
+    return agent_outputs(run).count(text) == times
 
 
 def events(run: Run) -> list[Mapping[str, Any]]:

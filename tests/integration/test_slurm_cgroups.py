@@ -7,24 +7,28 @@ import re
 import signal
 import stat
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from tests.integration import greedy_trainer
-from tests.integration.conftest import Door
+from tests.integration.conftest import Door, Run
 from tests.integration.images import needs_bubblewrap, write_image
 from tests.integration.slurm_jobs import (
     DIES,
+    HEARS,
     STUBBORN,
     WAITS,
     agent_pid,
     assert_over,
+    have_told,
     start,
     wait_for_ranks,
     write_job,
 )
 from tests.integration.test_local_full_memory import LINE, begun
+from tests.integration.test_slurm_requeue import SAVES, preempting, preempting_by
 from tests.slurm_sandbox.cgroups import why_no_cgroups
 from tests.slurm_sandbox.cluster import Cluster, wait_until
 from tests.slurm_sandbox.versions import why_impossible
@@ -143,6 +147,69 @@ def test_workers_in_an_image_get_one_term_though_slurm_tells_the_shell_outside_a
     assert (result["written_by"], result["reason"]) == ("node1", "terminated")
     assert [run.stdout(1, rank) for rank in (0, 1)] == [f"waiting {rank}\ngot SIGTERM\nsaved\n" for rank in (0, 1)]
     only_slurm_is_left(confining)
+
+
+def assert_passed_on(run: Run, door: Door, cluster: Cluster) -> None:
+    """What `scancel --signal` sends reaches each rank with a handler, each time, and nothing that it has started."""
+    for times in (1, 2):
+        cluster.run("scancel", "--signal=USR1", run.job_id)
+        told = "got SIGUSR1: not to rank 1, which it would end for want of a handler"
+        wait_until(partial(have_told, run, told, times), "rank 1 is spared", otherwise=run.story)
+        wait_until(partial(have_told, run, "got SIGUSR1: sent to rank 0", times), "rank 0 has it", otherwise=run.story)
+    cluster.run("scancel", "--signal=USR2", run.job_id)
+    for rank in (0, 1):
+        run.wait_for_output("got SIGUSR2", rank=rank)
+    door.write("go", "")
+    assert_over(run, "SUCCEEDED", 0)
+    assert run.stdout(1, 0).splitlines() == ["waiting 0", *["got SIGUSR1"] * 2, "got SIGUSR2", "helper None"]
+    assert run.stdout(1, 1).splitlines() == ["waiting 1", "got SIGUSR2", "helper None"]
+    only_slurm_is_left(cluster)
+
+
+def test_workers_get_a_users_signal_though_slurm_tells_the_agents_alone(
+    confined_door: Door, confining: Cluster
+) -> None:
+    run = start(confined_door, HEARS, ranks=2, nodes="2", workers="1")
+    assert_passed_on(run, confined_door, confining)
+
+
+@needs_bubblewrap
+@pytest.mark.variant(of="test_workers_in_an_image_get_one_term_though_slurm_tells_the_shell_outside_alone")
+def test_workers_in_an_image_get_a_users_signal_though_slurm_tells_the_shell_outside_alone(
+    confined_door: Door, confining: Cluster
+) -> None:
+    image = write_image(confined_door.folder)
+    run = start(confined_door, HEARS, ranks=2, nodes="2", workers="1", more=image)
+    assert_passed_on(run, confined_door, confining)
+
+
+def assert_saves_beyond_the_grace(door: Door, cluster: Cluster, *, more: str = "") -> None:
+    """Workers have GraceTime and KillWait: Slurm's second TERM, at the end of the first, is no order to hurry."""
+    script = SAVES.replace("time.sleep(3)", "time.sleep(20)").replace(
+        'print("waiting"', 'os.environ["HPC_ELASTIC_ATTEMPT"] == "1" or sys.exit(0)\nprint("waiting"'
+    )
+    signals = "signals: {lead: 60s, grace: 30s, restart_grace: 2s}\n"
+    write_job(door, script, nodes="2", workers="1", more=signals + more)
+    with cluster.configured(KillWait=30), preempting_by(cluster, "REQUEUE", 5):
+        run = door.submit("job.yaml")
+        wait_for_ranks(run, 2)
+        with preempting(cluster, "--nodes=2") as urgent:
+            cluster.wait_for_job(urgent, "RUNNING", within_s=90)
+        assert_over(run, "SUCCEEDED", 0)
+    assert [run.stdout(1, rank) for rank in (0, 1)] == [f"waiting {rank}\nsaving\nsaved\n" for rank in (0, 1)]
+    only_slurm_is_left(cluster)
+
+
+def test_workers_may_save_beyond_the_grace_of_a_preemption_until_slurm_kills(
+    confined_door: Door, confining: Cluster
+) -> None:
+    assert_saves_beyond_the_grace(confined_door, confining)
+
+
+@needs_bubblewrap
+@pytest.mark.variant(of="test_workers_may_save_beyond_the_grace_of_a_preemption_until_slurm_kills")
+def test_workers_in_an_image_may_save_beyond_the_grace_of_a_preemption(confined_door: Door, confining: Cluster) -> None:
+    assert_saves_beyond_the_grace(confined_door, confining, more=write_image(confined_door.folder))
 
 
 def test_slurm_ends_what_a_killed_agent_has_left(confined_door: Door, confining: Cluster) -> None:

@@ -6,6 +6,7 @@ import contextlib
 import json
 import shutil
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -13,11 +14,14 @@ import pytest
 from tests.integration.conftest import Door
 from tests.integration.images import needs_bubblewrap, write_image
 from tests.integration.slurm_jobs import (
+    COUNTS_SIGNALS,
     WAITS,
     agent_outputs,
     assert_left_slurm,
     assert_over,
+    have_told,
     script_output,
+    start,
     wait_for_ranks,
     write_job,
 )
@@ -96,6 +100,22 @@ def test_scancel_of_a_run_in_an_image_leaves_its_final_record(slurm_door: Door, 
     result = assert_over(run, "CANCELLED", 10)
     assert (result["written_by"], result["reason"]) == ("node1", "terminated")
     assert "saved" in run.stdout(1, 0)
+
+
+@pytest.mark.variant(of="test_workers_get_a_users_signal_once_where_slurm_tells_every_process")
+def test_a_users_signal_to_every_process_ends_no_image(slurm_door: Door, slurm: Cluster) -> None:
+    """The shell outside, with which the step would end, the runtime, the agent and the worker get it."""
+    image = write_image(slurm_door.folder)
+    run = start(slurm_door, COUNTS_SIGNALS, ranks=2, nodes="2", workers="1", more=image)
+    slurm.run("scancel", "--signal=USR1", run.job_id)
+    told = partial(have_told, run, "got SIGUSR1, as the workers did", 2)
+    wait_until(told, "no agent passes it on", otherwise=run.story)
+    for node in ("node1", "node2"):
+        lines = [line for line in slurm.processes(node).values() if not line.startswith("srun")]
+        assert any("bash -c hpc_elastic_refuse" in line for line in lines), lines
+    slurm_door.write("go", "")
+    assert_over(run, "SUCCEEDED", 0)
+    assert [run.stdout(1, rank).count("got USR1") for rank in (0, 1)] == [1, 1]
 
 
 @pytest.mark.variant(of="test_slurm_is_asked_outside_of_the_image_and_starts_the_job_again")

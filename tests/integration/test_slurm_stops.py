@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import os
 import signal
+from functools import partial
 
 import pytest
 
 from tests.integration.conftest import Door
 from tests.integration.slurm_jobs import (
+    COUNTS_SIGNALS,
     DIES,
     STUBBORN,
     WAITS,
     agent_pid,
     assert_left_slurm,
     assert_over,
+    have_told,
     only_run,
     script_output,
     sleepers,
@@ -41,14 +44,6 @@ while True:
     if notice := notice_received():
         saved.write_text(notice.reason)
         sys.exit(75)
-"""
-
-COUNTS_SIGNALS = """
-import os, pathlib, signal, time
-signal.signal(signal.SIGUSR1, lambda number, frame: print("got USR1", flush=True))
-print("waiting", os.environ["RANK"], flush=True)
-while not pathlib.Path("go").exists():
-    time.sleep(0.02)
 """
 
 
@@ -173,6 +168,19 @@ def test_scancel_while_one_rank_ignores_term_leaves_nothing(slurm_door: Door, sl
     slurm.wait_for_job(run.job_id, "CANCELLED")
 
 
+def test_who_sends_a_term_again_by_scancel_cuts_the_grace_short(slurm_door: Door, slurm: Cluster) -> None:
+    """No KILL of Slurm's follows `scancel --signal=TERM`, and the job goes on until its time limit."""
+    run = start(slurm_door, STUBBORN, ranks=4, nodes="2", more="signals: {grace: 2m, restart_grace: 1s}")
+
+    def is_over_now() -> bool:
+        slurm.run("scancel", "--signal=TERM", run.job_id, check=False)
+        return run.is_over()
+
+    wait_until(is_over_now, "the run is over", within_s=60, otherwise=run.story)  # less than the grace
+    assert_over(run, "CANCELLED", 10)
+    wait_until(lambda: not sleepers(slurm, *slurm.nodes), "nothing is left", within_s=30)
+
+
 @pytest.mark.variant(of="test_scancel_between_attempts_ends_the_run")
 def test_cancel_between_attempts_ends_the_run(slurm_door: Door) -> None:
     write_job(slurm_door, "raise SystemExit(3)", more="restart: {max_restarts: 5, backoff: {first: 60s, max: 60s}}")
@@ -225,6 +233,21 @@ def test_stop_with_requeue_saves_and_goes_on_in_the_next_allocation(slurm_door: 
     claim = run.read(run.layout.claim(2))
     assert "asked for another start of the job" in claim["reason"]
     assert [(slurm_door.folder / f"saved{rank}").read_text() for rank in range(4)] == ["operator"] * 4
+
+
+def test_workers_get_a_users_signal_once_where_slurm_tells_every_process(slurm_door: Door, slurm: Cluster) -> None:
+    run = start(slurm_door, COUNTS_SIGNALS, ranks=2, nodes="2", workers="1")
+    as_the_workers = "got SIGUSR1, as the workers did"
+    for times in (1, 2):
+        slurm.run("scancel", "--signal=USR1", run.job_id)
+        wait_until(partial(have_told, run, as_the_workers, 2 * times), "no agent passes it on", otherwise=run.story)
+    os.kill(agent_pid(run, "node1"), signal.SIGUSR1)
+    wait_until(partial(have_told, run, "got SIGUSR1: sent to rank 0", 1), "one agent does", otherwise=run.story)
+    run.wait_for_output("got USR1\n" * 3, rank=0)
+    (slurm_door.folder / "go").touch()
+    assert_over(run, "SUCCEEDED", 0)
+    assert [run.stdout(1, rank).count("got USR1") for rank in (0, 1)] == [3, 2]
+    assert "sent to" not in (run.path / "agents" / "node2.out").read_text()
 
 
 @pytest.mark.mirrored

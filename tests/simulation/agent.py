@@ -309,7 +309,9 @@ class Agent:
         signals = AgentSignals(
             self.process,
             is_local=False,
-            has_term=lambda: self._has_term,
+            has_got=lambda _: self._has_term,
+            forget=lambda _: None,
+            pass_on=lambda _: None,
             stop=self.part.member.got_signal,
             escalate=self.workers.hurry,
             say=self._say,

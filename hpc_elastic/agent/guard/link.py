@@ -12,7 +12,7 @@ import sys
 import threading
 from collections.abc import Callable
 
-from hpc_elastic.agent.guard.process import BYE, NEARER
+from hpc_elastic.agent.guard.process import BYE, NEARER, forget
 from hpc_elastic.agent.system.background import BackgroundThread
 from hpc_elastic.agent.system.children import Child, adopt_process
 from hpc_elastic.agent.system.processes import ATTEMPT_VARIABLE, agent_id
@@ -56,10 +56,14 @@ class GuardLink:
         """Return the guard's process id, if there is a guard; must be called in the thread for processes."""
         return [self._child.pid] if self._child is not None else []
 
-    def has_term(self) -> bool:
-        """Return whether the guard has got a TERM, as the workers have if it was sent to the whole step."""
+    def has_got(self, number: signal.Signals) -> bool:
+        """Return whether the guard has got a TERM, USR1 or USR2, as the workers have if the whole step was sent it."""
         child = self._child
-        return child is not None and has_pending(child.pid, signal.SIGTERM)
+        return child is not None and has_pending(child.pid, number)
+
+    def forget(self, number: signal.Signals) -> None:
+        """Have the guard forget that it got a USR1 or USR2, so that the next one can be seen."""
+        self._write(forget(number))
 
     def set_deadline(self, deadline: float) -> None:
         """Set the time until which the workers may run unless it is moved again, by `clock.now`."""

@@ -8,9 +8,10 @@ it. A line on standard input says
 that the deadline was moved nearer. When it has passed, or standard input ends without the line `bye`, the guard kills
 every worker of the run on this node, again and again. As long as the deadline is not moved, it goes on looking,
 because a process that was about to become a worker may do so late. The guard starts before any worker and ignores the
-signals that end an agent, which Slurm may send to every process of a step. TERM it blocks instead, and never takes: so
-it stays pending, and tells the agent that a TERM of its own was sent to the processes beside it as well. Like a worker,
-the guard is a child of the agent in a session of its own.
+signals that end an agent, which Slurm may send to every process of a step. TERM, USR1 and USR2 it blocks instead: so
+they stay pending, and tell the agent that a signal of its own was sent to the processes beside it as well. Like a
+worker, the guard is a child of the agent in a session of its own. It never takes a TERM, which comes once; USR1 and
+USR2 may come again, so it forgets the one whose line (`forget`) is on standard input.
 
 Nothing that could block or be postponed comes before the kill. The line for the log is written by a thread afterwards,
 because its reader may be the frozen agent. The processes below the agent are found without reading any other process
@@ -37,10 +38,8 @@ from hpc_elastic.processes import Process, find_process
 
 BYE = b"bye\n"
 NEARER = b"\n"
-IGNORED = (
-    *(signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2),
-    signal.SIGCONT,
-)
+IGNORED = (signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGCONT)
+FOR_WORKERS = (signal.SIGUSR1, signal.SIGUSR2)
 KILL_BOUND_S = 30.0
 KILL_AGAIN_S = 0.02
 LOOK_AGAIN_S = 1.0
@@ -51,8 +50,9 @@ _LOCKED = 1 | 4  # MCL_CURRENT | MCL_ONFAULT of mlockall(2): what is in memory s
 def main(arguments: Sequence[str]) -> int:
     """Guard the workers until the agent says bye or has ended; kill them in the second case."""
     descriptor, run_dir, node, agent = arguments
-    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)  # the kernel keeps no signal that an inherited SIG_IGN throws away
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM, *FOR_WORKERS})
+    for number in (signal.SIGTERM, *FOR_WORKERS):
+        signal.signal(number, signal.SIG_DFL)  # the kernel keeps no signal that an inherited SIG_IGN throws away
     for number in IGNORED:
         signal.signal(number, signal.SIG_IGN)
     os.chdir("/")
@@ -60,6 +60,11 @@ def main(arguments: Sequence[str]) -> int:
     if not Guard(marks, Deadline(int(descriptor))).watch():
         kill_all(marks)
     return 0
+
+
+def forget(number: signal.Signals) -> bytes:
+    """Return the line that has the guard forget that it got this signal, one of `FOR_WORKERS`."""
+    return b"forget %d\n" % number
 
 
 def kill_all(marks: Marks) -> bool:
@@ -172,6 +177,9 @@ class Guard:
         if 0 not in readable:
             return None
         data = os.read(0, 4096)
+        for number in FOR_WORKERS:
+            if forget(number) in data:
+                signal.sigtimedwait([number], 0)
         self._word = (self._word + data)[-len(BYE) :]
         if self._word == BYE:
             return True

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import gc
 import os
+import signal
 import socket
 import time
 from collections.abc import Callable, Coroutine, Sequence
@@ -204,6 +205,10 @@ class LocalWorkers:
     def name_notice(self, attempt: int, first: NoticeCounts) -> None:
         """Let the waiting calls go on; those with these numbers and above hear of the notice."""
         self.heartbeats.name_notice(attempt, first)
+
+    def pass_on(self, number: signal.Signals) -> None:
+        """Send a signal that this agent got to the workers that have a handler for it."""
+        self._notice_signal.pass_on(number)
 
     def hurry(self, *, spares_savers: bool = False) -> None:
         """End the grace period of a running stop early, perhaps but for workers that save."""

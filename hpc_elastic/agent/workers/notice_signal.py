@@ -1,4 +1,4 @@
-"""Sends the signal of `signals.notice` to rank processes, for scripts that know no other notice."""
+"""Sends signals from outside, and that of `signals.notice`, to the rank processes that have a handler for them."""
 
 from __future__ import annotations
 
@@ -14,6 +14,8 @@ LOOKS_EVERY_S = 0.5
 
 class NoticeSignal:
     """The signal of a notice: once to each rank process that has a handler for it, because it kills one without.
+
+    A signal that the agent passes on goes to the same ones.
 
     Args:
         name: the signal's name, without SIG; empty if job.yaml asks for none.
@@ -44,6 +46,14 @@ class NoticeSignal:
         if self.number is not None and self._sending is None:
             self._sending = asyncio.get_running_loop().create_task(self._send_to_all(self.number))
 
+    def pass_on(self, number: signal.Signals) -> None:
+        """Send a signal that the agent got to the workers that run and have a handler for it, now and once."""
+        sent, without = self._send_where_handled(number, self._running())
+        told = [f"sent to {_ranks(sent)}"] if sent else []
+        if without:
+            told.append(f"not to {_ranks(without)}, which it would end for want of a handler")
+        self._say(f"got {number.name}: {'; '.join(told) or 'no worker runs here'}")
+
     async def end(self) -> None:
         """Send no more; the workers of this attempt are to end, or are gone."""
         sending, self._sending = self._sending, None
@@ -55,23 +65,30 @@ class NoticeSignal:
         told: set[int] = set()
         has_said = False
         while left := {rank: pid for rank, pid in self._running().items() if pid not in told}:
-            without = []
-            for rank, pid in sorted(left.items()):
-                if has_handler(pid, number):
-                    self._send(rank, number)
-                    told.add(pid)
-                else:
-                    without.append(rank)
+            sent, without = self._send_where_handled(number, left)
+            told.update(left[rank] for rank in sent)
             if without and not has_said:
                 self._say(_describe(without, number))
                 has_said = True
             await asyncio.sleep(self._looks_every_s)
 
+    def _send_where_handled(self, number: signal.Signals, pids: Mapping[int, int]) -> tuple[list[int], list[int]]:
+        """Send a signal to the ranks of these processes that have a handler; return these ranks, and the others."""
+        ranks = sorted(pids)
+        sent = [rank for rank in ranks if has_handler(pids[rank], number)]
+        for rank in sent:
+            self._send(rank, number)
+        return sent, [rank for rank in ranks if rank not in sent]
+
 
 def _describe(ranks: Collection[int], number: signal.Signals) -> str:
-    whose, have = ("rank", "has") if len(ranks) == 1 else ("ranks", "have")
+    have = "has" if len(ranks) == 1 else "have"
     name = number.name.removeprefix("SIG")
     return (
-        f"notice: {whose} {format_ranks(ranks)} {have} no handler for {name} (signals.notice), which would end the "
+        f"notice: {_ranks(ranks)} {have} no handler for {name} (signals.notice), which would end the "
         "process: it is sent once there is one"
     )
+
+
+def _ranks(ranks: Collection[int]) -> str:
+    return f"{'rank' if len(ranks) == 1 else 'ranks'} {format_ranks(ranks)}"

@@ -3,8 +3,9 @@
 Theory of operation. The shell that has started the container makes a folder on the node's own disk, which the image
 mounts, with a pipe in it. A question is a file with the limit in seconds, a folder and the command's words, each ended
 by a NUL; its number goes into the pipe. The answer is complete when the file with the exit status is there. A second
-pipe carries a line for each TERM that the shell got: where Slurm signals the tasks of a step only, no other process of
-the node gets one. The other half is `hpc_elastic_answer` of `templates/slurm/container.sh.j2`.
+pipe carries a line for each signal (TERM, CONT, USR1, USR2) that the shell got: where Slurm signals the tasks of a
+step only, no other process of the node gets one. The other half is `hpc_elastic_answer` of
+`templates/slurm/container.sh.j2`.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from hpc_elastic.scheduler.slurm.runner import MissingProgramError, SilenceError
 
 HOST_SIDE_VARIABLE = "HPC_ELASTIC_HOST_SIDE"  # the folder, in the environment of an agent in an image
 HOST_PROCESS_VARIABLE = "HPC_ELASTIC_HOST_PROCESS"  # the shell outside: its process id, and its start as in /proc
-TERMS = "terms"
+SIGNALS = "terms"  # when it had its name, TERM was all that was handed on
 COMMAND_NOT_FOUND = 127
 LOOKS_EVERY_S = 0.01
 KILLED_AFTER_S = 1.0  # beyond the limit, so that it is this side that says that there was no answer
@@ -92,16 +93,16 @@ def ask_host_side(directory: str, command: Sequence[str], *, timeout_s: float, c
     return done
 
 
-def open_terms(environ: Mapping[str, str]) -> int | None:
-    """Return the pipe that has a line for each TERM which the shell outside of the image got; None outside of one.
+def open_signals(environ: Mapping[str, str]) -> int | None:
+    """Return the pipe with a line for each signal which the shell outside of the image got; None outside of one.
 
     It is open for reads that do not block, and the caller closes it.
     """
     directory = environ.get(HOST_SIDE_VARIABLE)
     try:
         flags = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC
-        return None if directory is None else os.open(os.path.join(directory, TERMS), flags)
-    except OSError:  # a site's own copy of the template makes none; there the shell ignores a TERM
+        return None if directory is None else os.open(os.path.join(directory, SIGNALS), flags)
+    except OSError:  # a site's own copy of the template makes none; there the shell ignores them
         return None
 
 

@@ -184,15 +184,36 @@ def test_the_signals_that_end_an_agent_do_not_end_its_guard(guarded: Guarded, sp
     assert wait_until_gone(guarded.pid)
 
 
-def test_the_guard_tells_whether_it_got_a_term(guarded: Guarded, spawn: Spawn, tmp_path: Path) -> None:
+def test_the_guard_tells_whether_it_got_a_signal(guarded: Guarded, spawn: Spawn, tmp_path: Path) -> None:
     worker = spawn(environment=marks_of(tmp_path))
     guarded.link.set_deadline(now())  # the worker's death says that the guard is ready for signals
     assert worker.wait(20) == -signal.SIGKILL
-    for number in (signal.SIGINT, signal.SIGUSR1, signal.SIGCONT):
+    told = (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
+    for number in (signal.SIGINT, signal.SIGHUP, signal.SIGCONT):
         os.kill(guarded.pid, number)
-        assert not guarded.link.has_term()
-    os.kill(guarded.pid, signal.SIGTERM)
-    assert guarded.link.has_term()
+        assert not any(map(guarded.link.has_got, told))
+    for number in told:
+        os.kill(guarded.pid, number)
+        assert guarded.link.has_got(number)
+
+
+def test_the_guard_forgets_the_signal_that_it_is_to_forget_and_tells_of_the_next_one(
+    guarded: Guarded, spawn: Spawn, tmp_path: Path
+) -> None:
+    worker = spawn(environment=marks_of(tmp_path))
+    guarded.link.set_deadline(now())  # the worker's death says that the guard is ready for signals
+    assert worker.wait(20) == -signal.SIGKILL
+    for _ in range(2):
+        for number in (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2):
+            os.kill(guarded.pid, number)
+        guarded.link.forget(signal.SIGUSR1)
+        wait_until(lambda: not guarded.link.has_got(signal.SIGUSR1), "it has forgotten it")
+        assert guarded.link.has_got(signal.SIGTERM)
+        assert guarded.link.has_got(signal.SIGUSR2)
+    guarded.link.forget(signal.SIGUSR1)  # of which it has none
+    last = spawn(environment=marks_of(tmp_path))
+    guarded.hang_up()
+    assert last.wait(20) == -signal.SIGKILL
 
 
 def test_kills_although_nobody_reads_its_standard_error(spawn: Spawn, tmp_path: Path) -> None:

@@ -92,6 +92,22 @@ def test_a_rank_that_gets_its_handler_later_is_sent_it_then() -> None:
     asyncio.run(main())
 
 
+def test_a_signal_from_outside_goes_to_the_ranks_with_a_handler_each_time() -> None:
+    before = signal.signal(signal.SIGUSR1, lambda *_: None)
+    try:
+        node = Node("")
+        node.signal.pass_on(signal.SIGUSR1)
+        node.signal.pass_on(signal.SIGUSR1)
+        assert node.sent == [(0, signal.SIGUSR1)] * 2
+        said = "got SIGUSR1: sent to rank 0; not to rank 1, which it would end for want of a handler"
+        assert node.said == [said] * 2
+        node.pids.clear()
+        node.signal.pass_on(signal.SIGUSR1)
+        assert node.said[2:] == ["got SIGUSR1: no worker runs here"]
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+
+
 def test_nothing_is_sent_where_nobody_asked_for_a_signal() -> None:
     async def main() -> None:
         node = Node("")

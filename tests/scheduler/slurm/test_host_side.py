@@ -11,7 +11,7 @@ from hpc_elastic.scheduler.slurm.host_side import (
     HOST_SIDE_VARIABLE,
     ask_host_side,
     enter,
-    open_terms,
+    open_signals,
     run_from_node,
 )
 
@@ -61,10 +61,10 @@ def test_outside_of_an_image_a_command_runs_as_ever(tmp_path: Path, monkeypatch:
 
 def test_the_pipe_of_terms_is_opened_without_waiting_where_the_shell_outside_has_made_one(tmp_path: Path) -> None:
     environ = {HOST_SIDE_VARIABLE: str(tmp_path)}
-    assert open_terms(environ) is None  # by a template that makes none
-    assert open_terms({}) is None
+    assert open_signals(environ) is None  # by a template that makes none
+    assert open_signals({}) is None
     os.mkfifo(tmp_path / "terms")
-    pipe = open_terms(environ)
+    pipe = open_signals(environ)
     assert pipe is not None
     assert not os.get_blocking(pipe)
     os.close(pipe)
