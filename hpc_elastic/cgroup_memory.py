@@ -87,13 +87,19 @@ def read_room(root: str = "") -> MemoryRoom:
 
 
 def _limit_and_use(root: str, version: int, level: str) -> tuple[int | None, int]:
-    names = ("memory.limit_in_bytes", "memory.usage_in_bytes") if version == 1 else ("memory.max", "memory.current")
-    limit, used = (_read(root, f"{level}/{name}").strip() for name in names)
-    if not limit.isdigit() or not used.isdigit():
+    """Return the limit of a cgroup, None if it has none, and how much of it is in use.
+
+    Of version 2 the lower one counts: beyond `memory.high`, which Slurm sets as well, and other than `memory.max` where
+    `AllowedRAMSpace` is over 100, the kernel slows the processes down until they do next to nothing.
+    """
+    names = ["memory.limit_in_bytes"] if version == 1 else ["memory.max", "memory.high"]
+    limits = [int(text) for name in names if (text := _read(root, f"{level}/{name}").strip()).isdigit()]
+    used = _read(root, f"{level}/{'memory.usage_in_bytes' if version == 1 else 'memory.current'}").strip()
+    if not limits or not used.isdigit():
         return None, 0
     prefix, stat = "total_" if version == 1 else "", _read(root, f"{level}/memory.stat")
     files = sum(_field(stat, f"{prefix}{name}") for name in ("inactive_file", "active_file"))
-    return int(limit), max(0, int(used) - files)
+    return min(limits), max(0, int(used) - files)
 
 
 def _kibibytes(text: str, name: str) -> int:

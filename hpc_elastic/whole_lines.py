@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import sys
 from typing import TextIO
 
 
@@ -13,3 +15,10 @@ def write_line(stream: TextIO, line: str) -> None:
     """
     stream.write(f"{line}\n")
     stream.flush()
+
+
+def tell(line: str) -> None:
+    """Write a line to standard error, if there is one that can be written: its disk may be full, or its reader gone."""
+    if sys.stderr is not None:
+        with contextlib.suppress(OSError, ValueError):
+            write_line(sys.stderr, line)

@@ -58,3 +58,12 @@ def test_a_cgroup_that_is_over_its_limit_has_nothing_free(tmp_path: Path) -> Non
     write_machine(tmp_path, V2, "0::/\n")
     write_level(tmp_path, "cg", 2, "100", 500, 0)
     assert read_room(str(tmp_path)) == MemoryRoom(total=100, free=0)
+
+
+@pytest.mark.parametrize(("most", "high", "total"), [("900000", "800000", 800000), ("max", "800000", 800000)])
+def test_where_the_kernel_slows_processes_down_memory_ends(most: str, high: str, total: int, tmp_path: Path) -> None:
+    """Not where it kills one of them: a training that stands still is lost as well."""
+    write_machine(tmp_path, V2, "0::/job\n")
+    write_level(tmp_path, "cg/job", 2, most, 300000, 0)
+    write(tmp_path, "cg/job/memory.high", f"{high}\n")
+    assert read_room(str(tmp_path)) == MemoryRoom(total=total, free=total - 300000 + 1)

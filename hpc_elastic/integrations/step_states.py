@@ -7,11 +7,11 @@ rank alike, also where this rank keeps none, because to make one may take collec
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from hpc_elastic import memory
+from hpc_elastic.whole_lines import tell
 
 
 class StepStates:
@@ -86,7 +86,7 @@ class StepStates:
         self._every = None
 
     def _say(self, text: str) -> None:
-        print(f"hpc-elastic: memory: {text}", file=sys.stderr, flush=True)
+        tell(f"hpc-elastic: memory: {text}")
 
 
 def _rank() -> list[int]:

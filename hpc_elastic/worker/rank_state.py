@@ -21,7 +21,6 @@ import atexit
 import contextlib
 import errno
 import os
-import sys
 import threading
 import zlib
 from collections.abc import Callable, Collection, Sequence
@@ -72,6 +71,7 @@ from hpc_elastic.state_memory import (
     slot_offset,
     world_name,
 )
+from hpc_elastic.whole_lines import tell
 from hpc_elastic.worker.device_copy import DeviceCopies, DeviceCopy
 from hpc_elastic.worker.state_encoding import Encoded, StateError, decode_state, encode_state
 
@@ -121,7 +121,8 @@ class RankState:
             raise StateError(f"memory.load: {CLOSED}")
         header = slot_header(map_control(descriptor), slot)
         sequence, length, step = header[SEQUENCE], header[LENGTH], header[STEP]
-        if not sequence:
+        # What an attempt begins with was saved in an earlier one: this one may have put another state there since.
+        if not sequence or header[SAVED_IN] == self._numbers[ATTEMPT]:
             raise StateError("memory.load: the state was overwritten; call it before this attempt's second save")
         memory = map_aligned(descriptor, -(-length // GROWS_BY) * GROWS_BY, slot_offset(slot))
         advise(memory, MADV_POPULATE_READ)  # on an older kernel the copy touches each page
@@ -245,8 +246,7 @@ class RankState:
             slot, address = self._take_one_of_two(held, with_memory, length)
             if every:
                 self._numbers[NO_COPIES] = 1
-                line = f"hpc-elastic: memory.save: {error}; training goes on without copies on another node"
-                print(line, file=sys.stderr, flush=True)
+                tell(f"hpc-elastic: memory.save: {error}; training goes on without copies on another node")
         self._end_check(slot)
         return slot, address
 
@@ -380,8 +380,7 @@ class RankState:
     def _complain(self, text: str) -> None:
         if not self._has_complained:
             self._has_complained = True
-            line = f"hpc-elastic: memory.save: {text}; training goes on without states in memory"
-            print(line, file=sys.stderr, flush=True)
+            tell(f"hpc-elastic: memory.save: {text}; training goes on without states in memory")
 
 
 def _identity(descriptor: int) -> tuple[int, int] | None:
@@ -448,7 +447,7 @@ def _find() -> RankState | None:
         return None
     own, node = map(int, words[:2])
     if words[2] != world_name():
-        print(INSIDE, file=sys.stderr, flush=True)
+        tell(INSIDE)
         return None
     if not (is_state_memory(own) and is_state_memory(node)):
         return None

@@ -13,8 +13,9 @@ import base64
 import ctypes
 import json
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from math import isfinite
 from typing import Any
 
 from hpc_elastic.worker.device_copy import DeviceCopy, host_tensor
@@ -46,6 +47,7 @@ _NAMES = {
     "float8_e4m3fn": "F8_E4M3",
     "complex64": "C64",
 }
+_as_json = json.JSONEncoder().encode  # what json.dumps does, without a look at its options
 _NUMPY_KINDS = "biufcSUmM"  # what an array of these kinds holds is its bytes
 
 
@@ -133,13 +135,16 @@ def encode_state(state: object) -> Encoded:
     tree = encoder.encode(state, "state")
     # As safetensors orders them: then each tensor is aligned, and a reader need not know where the gaps are.
     pieces = sorted(encoder.pieces, key=lambda piece: -piece.alignment)
-    header: dict[str, Any] = {"__metadata__": {"tree": json.dumps(tree, separators=(",", ":"))}}
+    entries = [f'"__metadata__":{{"tree":{_as_json(tree)}}}']
     offset = 0
     for piece in pieces:
-        offsets = [offset, offset + piece.size]
-        header[piece.name] = {"dtype": piece.kind, "shape": list(piece.shape), "data_offsets": offsets}
-        offset += piece.size
-    text = json.dumps(header, separators=(",", ":")).encode()
+        end = offset + piece.size
+        entries.append(
+            f'{_as_json(piece.name)}:{{"dtype":"{piece.kind}","shape":{_list(piece.shape)},'
+            f'"data_offsets":[{offset},{end}]}}'
+        )
+        offset = end
+    text = f"{{{','.join(entries)}}}".encode()
     return Encoded(header=text + b" " * (-len(text) % 8), pieces=pieces)
 
 
@@ -168,65 +173,73 @@ def decode_state(data: memoryview) -> Any:
 
 
 class _Encoder:
-    """Collects the tensors of a state while its tree is made."""
+    """Collects the tensors of a state while its tree is made.
+
+    The tree is text from the start. Python's garbage collector goes through all that the process has once so many more
+    lists and dicts live, and those of a tree of thousands of tensors were enough for that at every second save.
+    """
 
     def __init__(self) -> None:
         self.pieces: list[_Piece] = []
         self._torch: Any = sys.modules.get("torch")
         self._numpy: Any = sys.modules.get("numpy")
+        self._dtypes: dict[Any, str] = {}  # the names of torch's types
 
-    def encode(self, value: Any, path: str, depth: int = 0) -> Any:
+    def encode(self, value: Any, path: str, depth: int = 0) -> str:
         """Return a value of the tree as JSON: what JSON has as it is, everything else as an object with one key."""
         kind = type(value)
         if value is None or kind in (bool, int, str, float):
             return _plain(value, path)
         _check_depth(path, depth)
+        if self._torch is not None and isinstance(value, self._torch.Tensor):  # first: it is most of a state
+            return self._tensor(value, path)
         if kind is list:
-            return [self.encode(item, f"{path}[{place}]", depth + 1) for place, item in enumerate(value)]
+            return self._items(value, path, depth)
         if isinstance(value, Mapping):
-            return {
-                "d": [
-                    [self._key(key, path, depth), self.encode(item, f"{path}[{key!r}]", depth + 1)]
-                    for key, item in value.items()
-                ]
-            }
+            items = [
+                f"[{self._key(key, path, depth)},{self.encode(item, f'{path}[{key!r}]', depth + 1)}]"
+                for key, item in value.items()
+            ]
+            return f'{{"d":[{",".join(items)}]}}'
         if isinstance(value, tuple):
-            return {"t": [self.encode(item, f"{path}[{place}]", depth + 1) for place, item in enumerate(value)]}
+            return f'{{"t":{self._items(value, path, depth)}}}'
         if kind is bytes:
             return self._bytes(value, path)
         if kind is bytearray:
-            return {"a": self._bytes(bytes(value), path)}
-        if self._torch is not None and isinstance(value, self._torch.Tensor):
-            return self._tensor(value, path)
+            return f'{{"a":{self._bytes(bytes(value), path)}}}'
         if self._numpy is not None and isinstance(value, (self._numpy.ndarray, self._numpy.generic)):
             return self._array(value, path)
         raise StateError(f"memory.save: {path}: found {_name_of(kind)}; {_EXPECTED}")
 
-    def _key(self, key: Any, path: str, depth: int) -> Any:
+    def _items(self, items: Iterable[Any], path: str, depth: int) -> str:
+        encoded = [self.encode(item, f"{path}[{place}]", depth + 1) for place, item in enumerate(items)]
+        return f"[{','.join(encoded)}]"
+
+    def _key(self, key: Any, path: str, depth: int) -> str:
         if key is None or type(key) in (bool, int, float, str):
             return _plain(key, path)
         _check_depth(path, depth)
         if type(key) is tuple:
-            return {"t": [self._key(item, path, depth + 1) for item in key]}
+            return f'{{"t":[{",".join([self._key(item, path, depth + 1) for item in key])}]}}'
         raise StateError(f"memory.save: {path}: found the key {key!r}, expected a string or a number")
 
-    def _bytes(self, value: bytes, path: str) -> Any:
+    def _bytes(self, value: bytes, path: str) -> str:
         if len(value) <= SHORT_BYTES:
-            return {"b": base64.b64encode(value).decode()}
+            return f'{{"b":"{base64.b64encode(value).decode()}"}}'
 
         address = ctypes.cast(ctypes.c_char_p(value), ctypes.c_void_p).value or 0
-        return {"y": self._piece(path, "U8", (len(value),), len(value), 1, _Bytes(address, value))}
+        return f'{{"y":{self._piece(path, "U8", (len(value),), len(value), 1, _Bytes(address, value))}}}'
 
-    def _tensor(self, tensor: Any, path: str) -> Any:
-        torch = self._torch
+    def _tensor(self, tensor: Any, path: str) -> str:
+        torch, layout, device = self._torch, tensor.layout, tensor.device.type
         if type(tensor) not in (torch.Tensor, torch.nn.Parameter):
             tip = "; its .to_local() can be saved" if hasattr(tensor, "to_local") else ""
             raise StateError(f"memory.save: {path}: found a {_name_of(type(tensor))}, expected a plain tensor{tip}")
         if tensor.is_nested:
             raise StateError(f"memory.save: {path}: found a nested tensor, expected a dense one that holds its numbers")
-        if tensor.layout is not torch.strided or tensor.is_quantized or tensor.device.type == "meta":
-            what = "quantized" if tensor.layout is torch.strided and tensor.is_quantized else str(tensor.layout)
-            what = "meta" if tensor.device.type == "meta" else what
+        if layout is not torch.strided or tensor.is_quantized or device == "meta":
+            what = "quantized" if layout is torch.strided and tensor.is_quantized else str(layout)
+            what = "meta" if device == "meta" else what
             raise StateError(f"memory.save: {path}: found a {what} tensor, expected a dense one that holds its numbers")
         try:
             is_freed = _reach(tensor) > tensor.untyped_storage().nbytes()
@@ -234,18 +247,21 @@ class _Encoder:
             raise StateError(f"memory.save: {path}: found a tensor without numbers of its own ({error})") from error
         if is_freed:
             raise StateError(f"memory.save: {path}: found a tensor whose memory is freed, as FSDP frees a shard's")
-        dtype, size = str(tensor.dtype).removeprefix("torch."), tensor.numel() * tensor.element_size()
-        name, shape = _NAMES.get(dtype), tuple(tensor.shape)
-        source = tensor.detach().resolve_conj().resolve_neg()
-        stored, alignment = shape if name else (size,), tensor.element_size()
+        if (dtype := self._dtypes.get(tensor.dtype)) is None:
+            dtype = self._dtypes[tensor.dtype] = str(tensor.dtype).removeprefix("torch.")
+        alignment = tensor.element_size()
+        name, shape, size = _NAMES.get(dtype), tuple(tensor.shape), tensor.numel() * alignment
+        source, stored = tensor.detach(), shape if name else (size,)
+        if source.is_conj() or source.is_neg():
+            source = source.resolve_conj().resolve_neg()
 
         # Zeros that torch knows without memory, as for derivatives, have no address.
-        address = source.data_ptr() if source.device.type == "cpu" and source.is_contiguous() else 0
+        address = source.data_ptr() if device == "cpu" and source.is_contiguous() else 0
         content = _Bytes(address, source) if address else _Tensor(torch, source)
         piece = self._piece(path, name or "U8", stored, size, alignment, content)
-        return {"T": [piece, dtype, list(shape)]}
+        return f'{{"T":[{piece},"{dtype}",{_list(shape)}]}}'
 
-    def _array(self, value: Any, path: str) -> Any:
+    def _array(self, value: Any, path: str) -> str:
         numpy = self._numpy
         is_scalar = isinstance(value, numpy.generic)
         if isinstance(value, numpy.ma.MaskedArray):
@@ -260,7 +276,7 @@ class _Encoder:
         name = _NAMES.get(array.dtype.name) if array.dtype.isnative else None
         stored, alignment = tuple(value.shape) if name else (array.nbytes,), max(1, array.dtype.itemsize)
         piece = self._piece(path, name or "U8", stored, array.nbytes, alignment, _Bytes(array.ctypes.data, array))
-        return {"S" if is_scalar else "N": [piece, array.dtype.str, list(value.shape)]}
+        return f'{{"{"S" if is_scalar else "N"}":[{piece},{_as_json(array.dtype.str)},{_list(value.shape)}]}}'
 
     def _piece(
         self,
@@ -271,17 +287,27 @@ class _Encoder:
         alignment: int,
         content: _Bytes | _Tensor,
     ) -> str:
+        """Add a piece, and return its name as JSON."""
         name = f"{len(self.pieces)} {path}"
         self.pieces.append(_Piece(name=name, kind=kind, shape=shape, size=size, alignment=alignment, content=content))
-        return name
+        return _as_json(name)
 
 
-def _plain(value: Any, path: str) -> Any:
-    if type(value) is int and value.bit_length() > MOST_BITS:  # Python prints no longer ones, and JSON is text
-        raise StateError(
-            f"memory.save: {path}: found a number of {value.bit_length()} bits, expected at most {MOST_BITS}"
-        )
-    return value
+def _list(numbers: Sequence[int]) -> str:
+    return f"[{','.join(map(str, numbers))}]"
+
+
+def _plain(value: Any, path: str) -> str:
+    kind = type(value)
+    if kind is int:
+        if value.bit_length() > MOST_BITS:  # Python prints no longer ones, and JSON is text
+            raise StateError(
+                f"memory.save: {path}: found a number of {value.bit_length()} bits, expected at most {MOST_BITS}"
+            )
+        return repr(value)
+    if kind is float and isfinite(value):  # JSON has the same
+        return repr(value)
+    return _as_json(value)
 
 
 def _check_depth(path: str, depth: int) -> None:
@@ -295,6 +321,8 @@ def _reach(tensor: Any) -> int:
     """Return how many bytes a tensor's memory must have: to read beyond it would end the process with a SIGSEGV."""
     if not tensor.numel():
         return 0
+    if tensor.is_contiguous():
+        return int((tensor.storage_offset() + tensor.numel()) * tensor.element_size())
     last = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
     return int((tensor.storage_offset() + last + 1) * tensor.element_size())
 

@@ -20,7 +20,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from hpc_elastic.state_memory import ALLOCATED, MEMORY_NAME, SLOTS, map_control, read_slots, slot_header
+from hpc_elastic.state_memory import ALLOCATED, ATTEMPT, MEMORY_NAME, SLOTS, map_control, read_slots, slot_header
 from tests.faults.play import prepare_door
 from tests.integration.conftest import Door, Run
 from tests.slurm_sandbox.sandbox import wait_until
@@ -155,7 +155,7 @@ def _kill_one(run: Run, folder: Path, attempt: int, dice: random.Random) -> bool
 
 
 def _is_saving(pid: int) -> bool:
-    """Return whether the main thread of a stopped process copies a state: a slot that there is is not whole."""
+    """Return whether the main thread of a stopped process copies a state."""
     for link in Path(f"/proc/{pid}/fd").iterdir():
         try:
             if not os.readlink(link).startswith(f"/memfd:{MEMORY_NAME}"):
@@ -164,12 +164,20 @@ def _is_saving(pid: int) -> bool:
         except OSError:
             continue
         try:
-            numbers = map_control(descriptor)
-            used = sum(slot_header(numbers, slot)[ALLOCATED] > 0 for slot in range(SLOTS))
-            return len(read_slots(numbers)) < used
+            return is_half_copied(map_control(descriptor))
         finally:
             os.close(descriptor)
     return False
+
+
+def is_half_copied(numbers: memoryview) -> bool:
+    """Return whether a slot of a rank's memory is being written.
+
+    Each slot that has memory is complete once this attempt has saved; before, one may be empty that nobody writes.
+    """
+    used = sum(slot_header(numbers, slot)[ALLOCATED] > 0 for slot in range(SLOTS))
+    complete = read_slots(numbers)
+    return len(complete) < used and any(state.attempt == numbers[ATTEMPT] for state in complete)
 
 
 def lost_steps(folder: Path, kills: int) -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -10,8 +11,10 @@ import pytest
 pytest.importorskip("torch", reason="there is no torch")
 
 
+from hpc_elastic.state_memory import ATTEMPT, LIMIT, SEQUENCE, create_memory, map_control, slot_header
+from hpc_elastic.worker.rank_state import RankState
 from tests.faults.play import prepare_door
-from tests.soak.saved_steps import RANKS, kill_savers, lost_steps
+from tests.soak.saved_steps import RANKS, is_half_copied, kill_savers, lost_steps
 
 
 @pytest.mark.local
@@ -47,3 +50,17 @@ def write(folder: Path, begun: list[dict[int, int]], saved: list[list[int]]) -> 
 def test_a_lost_step_is_seen(tmp_path: Path, firsts: list[int], wrong: str) -> None:
     write(tmp_path, [dict.fromkeys(RANKS, 0), dict(zip(RANKS, firsts, strict=True))], [[6, 5, 6, 6], [0, 0, 0, 0]])
     assert lost_steps(tmp_path, kills=1) == ([wrong] if wrong else [])
+
+
+def test_a_kill_in_the_middle_of_a_save_is_seen() -> None:
+    descriptor = create_memory(0)
+    numbers = map_control(descriptor)
+    numbers[LIMIT], numbers[ATTEMPT] = 1 << 30, 1
+    rank, seen = RankState(descriptor, descriptor), [is_half_copied(numbers)]
+    for step in (1, 2):
+        rank.save(step, "a state", is_replicated=False)
+        seen.append(is_half_copied(numbers))
+    header = slot_header(numbers, 0)
+    header[SEQUENCE] = 0  # the first that a save does
+    assert [*seen, is_half_copied(numbers)] == [False, False, False, True]
+    os.close(descriptor)

@@ -191,6 +191,24 @@ def test_a_state_that_all_ranks_share_is_not_loaded_by_another_role(node: Node) 
 
 
 @pytest.mark.long
+@pytest.mark.long
+@pytest.mark.parametrize("replicated", [False, True])
+def test_a_state_that_an_attempt_has_overwritten_is_not_loaded_in_the_place_of_the_chosen_one(
+    replicated: bool, node: Node
+) -> None:
+    """Else a rank that comes late goes on at another step than the others."""
+    node.run_both(f"from hpc_elastic import memory\nmemory.save(1, 'old', replicated={replicated})\n" + WAIT)
+    node.begin(2, StateVersion(attempt=1, step=1))
+    loads = "try: print(memory.load())\nexcept memory.StateError as error: print(error)\n"
+    saves = [f"memory.save({step}, 'new', replicated={replicated})\n" + loads for step in (2, 3)]
+    lines = node.run(0, "from hpc_elastic import memory\n" + loads + "".join(saves)).stdout.splitlines()
+    refused = "memory.load: the state was overwritten; call it before this attempt's second save"
+    assert lines == ["('old', 1)", "('old', 1)", refused]
+    assert node.run(1, "from hpc_elastic import memory\n" + loads).stdout.splitlines() == [
+        refused if replicated else "('old', 1)"
+    ]
+
+
 def test_a_step_that_is_saved_already_is_not_saved_again_and_an_earlier_one_is_refused(node: Node) -> None:
     source = """
 from hpc_elastic import memory
@@ -513,6 +531,22 @@ def test_a_state_that_a_limit_refuses_is_not_kept_and_one_line_says_so(limit: st
     )
     assert outcome.exit_code == 0
     assert outcome.stderr == f"hpc-elastic: memory.save: {found}; training goes on without states in memory\n"
+
+
+def test_a_line_that_cannot_be_written_costs_the_training_nothing(node: Node) -> None:
+    """As on a full disk: `save` never raises for want of room."""
+    source = """
+import os, resource, sys
+from hpc_elastic import memory
+sys.stderr = open("/dev/full", "w")
+resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))
+memory.save(1, "a state")
+sys.stderr = None
+memory.save(2, "a state")
+os.write(1, b"goes on")
+"""
+    outcome = node.run(0, source)
+    assert (outcome.exit_code, outcome.stdout) == (0, "goes on"), outcome.stderr
 
 
 def test_memory_is_reserved_in_pieces_that_end_between_two_signals(node: Node) -> None:
