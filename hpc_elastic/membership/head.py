@@ -372,7 +372,7 @@ class Head:
             judge.states.chosen,
             judge.states.sources,
             self._roster.keepers(),
-            self._settings.domains,
+            self._settings.domains or self._roster.switches(),
         )
         sends = (SendToMember(node=node, message=part) for node, part in parts.items())
         told = [

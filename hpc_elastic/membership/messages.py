@@ -35,7 +35,8 @@ class Join:
     `can_end_job`: this agent can end the Slurm job; `is_launch_host`: srun runs on this node.
     `number`: how often this agent has asked to join; an older Join may arrive after a newer one, on another connection.
     `held`: the training states in the memory of this node, its own and copies of other nodes'. `keeper_port`: on which
-    other nodes can fetch them, and send theirs; 0: they cannot.
+    other nodes can fetch them, and send theirs; 0: they cannot. `switch`: what fails with this node, if copies are to
+    go to the node of another one.
     `gpus`: how many GPUs its workers see, None if nothing tells; `remarks`: what is odd about this node, for people.
     `clock_ns`: this node's clock as the message left, in nanoseconds since 1970; 0 if it is not told. Only what is told
     to people depends on it.
@@ -59,6 +60,7 @@ class Join:
     gpus: int | None = None
     remarks: tuple[str, ...] = ()
     keeper_port: int = 0
+    switch: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

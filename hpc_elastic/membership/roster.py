@@ -167,6 +167,10 @@ class Roster:
         agents = ((entry.node, entry.join.agent.address, entry.join.keeper_port) for entry in self._entries.values())
         return {node: Endpoint(address=address, port=port) for node, address, port in agents if port}
 
+    def switches(self) -> dict[str, str]:
+        """Return the switch of each node that has told its own."""
+        return {entry.node: entry.join.switch for entry in self._entries.values() if entry.join.switch}
+
     def expect(self, node: str) -> None:
         """Count a removed node among those that may join again."""
         self._dead.discard(node)

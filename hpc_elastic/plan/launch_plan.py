@@ -100,7 +100,8 @@ class StatePlan:
     """Training states in memory: how many percent of it they may take, and when the newest one is written to disk.
 
     `replicas` copies of each rank's state are on another node, of another one of the site's failure `domains` (host
-    lists), and are sent with at most `rate` bytes a second (None: as fast as it goes). `load_from` is the run directory
+    lists, or each node's switch if `is_by_switch`), and are sent with at most `rate` bytes a second (None: as fast as
+    it goes). `load_from` is the run directory
     of another run, with whose state the first attempt begins.
     """
 
@@ -108,6 +109,7 @@ class StatePlan:
     replicas: Literal[0, 1] = 0
     rate: int | None = 500 * 1024 * 1024
     domains: tuple[str, ...] = ()
+    is_by_switch: bool = False
     flush: tuple[str, ...] = ("requeue", "failure", "cancel")
     load_from: str | None = None
 

@@ -54,7 +54,7 @@ from hpc_elastic.resolve.logs import resolve_env, resolve_logs
 from hpc_elastic.resolve.merge import merge_sections, without_rivals
 from hpc_elastic.resolve.resources import remaining_options, resolve_resources, resolve_workers
 from hpc_elastic.resolve.stage import check_stage, resolve_stage
-from hpc_elastic.site.config import NetworkConfig, SiteConfig
+from hpc_elastic.site.config import BY_SWITCH, NetworkConfig, SiteConfig
 from hpc_elastic.stage_variables import IN_STAGE, STAGE_VARIABLE
 from hpc_elastic.units import format_duration, parse_size
 
@@ -300,7 +300,8 @@ def _state(state: StateSpec, site: SiteConfig, job_dir: str) -> StatePlan:
         limit_percent=int(_known(state.limit).removesuffix("%")),
         replicas=1 if _known(state.replicas) else 0,
         rate=parse_size(_known(state.rate)),
-        domains=site.failure_domains,
+        domains=() if site.failure_domains == BY_SWITCH else site.failure_domains,
+        is_by_switch=site.failure_domains == BY_SWITCH,
         flush=_known(state.flush),
         load_from=None if state.load_from is None else os.path.abspath(os.path.join(job_dir, state.load_from)),
     )

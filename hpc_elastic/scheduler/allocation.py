@@ -18,7 +18,8 @@ class Allocation:
     where every node is this machine, with a loopback address of its own. There `runs_at_once` is how many
     runs of an array share the machine, this one among them. The `job_id` of a task of an array is
     `<array>_<task>`. `time_left` is what the scheduler has said of the job's time when the agents were started,
-    in its own words; None if nobody has asked.
+    in its own words; None if nobody has asked. `switch` is what this node is connected to, in the words of the
+    scheduler's topology; empty if it says nothing of it.
     """
 
     job_id: str
@@ -29,6 +30,7 @@ class Allocation:
     is_local: bool
     runs_at_once: int = 1
     time_left: str | None = None
+    switch: str = ""
 
     @property
     def node(self) -> str:

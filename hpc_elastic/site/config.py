@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from datetime import date
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, Field, PrivateAttr, StrictStr, WithJsonSchema
+from pydantic import AfterValidator, BeforeValidator, Field, PrivateAttr, StrictStr, WithJsonSchema
 
 from hpc_elastic.hostlist import expand_hostlist
 from hpc_elastic.job import values
@@ -18,6 +18,7 @@ from hpc_elastic.site.limits import Limits
 
 GPU_REQUESTS = "gpus_per_node, gres:<name> or none"
 NEVER = "never"  # of last_checked
+BY_SWITCH = ("topology",)  # failure_domains: each node's switch, as Slurm's topology names it
 
 
 def _gpu_request(text: str) -> str:
@@ -67,12 +68,23 @@ def _host_pattern(text: str) -> str:
     return text.lower()
 
 
+def _failure_domains(value: object) -> object:
+    if isinstance(value, str) and value not in BY_SWITCH:
+        raise ValueError(f"expected a list of host lists, or topology, found {value!r}")
+    return BY_SWITCH if isinstance(value, str) else value
+
+
 def _host_list(text: str) -> str:
     expand_hostlist(text)
     return values.check_line(text)
 
 
 HostList = Annotated[StrictStr, AfterValidator(_host_list), WithJsonSchema({"type": "string"})]
+FailureDomains = Annotated[
+    tuple[HostList, ...],
+    BeforeValidator(_failure_domains),
+    WithJsonSchema({"anyOf": [{"const": "topology"}, {"type": "array", "items": {"type": "string"}}]}),
+]
 GpuRequest = Annotated[
     StrictStr,
     AfterValidator(_gpu_request),
@@ -139,8 +151,10 @@ class SiteConfig(Section):
         "how a job is started again: scontrol requeue, or a new job that waits for its end, where requeue is forbidden",
         "requeue",
     )
-    failure_domains: tuple[HostList, ...] = _key(
-        "lists of nodes that fail together, such as those of a rack: a copy of a training state goes to another one", ()
+    failure_domains: FailureDomains = _key(
+        "lists of nodes that fail together, such as those of a rack, or topology, the switches that Slurm knows of: "
+        "a copy of a training state goes to another one",
+        (),
     )
     wait_all_nodes: values.Switch | None = _key("Slurm starts the job only when every node is booted")
     required: tuple[RequiredOption, ...] = _key(

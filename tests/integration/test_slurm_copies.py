@@ -25,12 +25,14 @@ from tests.integration.savers import (
 )
 from tests.integration.slurm_jobs import agent_pid, assert_over, events
 from tests.slurm_sandbox.cluster import Cluster, wait_until
+from tests.slurm_sandbox.versions import why_impossible
 from tests.tiers import variants
 
 pytestmark = pytest.mark.slurm
 
 COPIED = "spares: 1\nelastic: {lease: 3s}\nstate: {replicas: 1}"
 NODES = ("node1", "node2", "node3")  # with ranks; the copies of each are on the next one
+SWITCHED = "name: switched\nscheduler: slurm\ncontact: a@b\nlast_checked: never\nfailure_domains: topology\n"
 STEP = ("--step-ms", "400")  # so that copies keep up with saves, on a computer with two cores for all nodes
 
 
@@ -168,3 +170,31 @@ def test_all_ranks_load_from_disk_if_the_copy_is_damaged(slurm_door: Door, slurm
     assert len(failed) == 2
     assert "no other node has given it" in failed[1]
     assert "it is damaged" in failed[1]
+
+
+@pytest.mark.variant(of="test_a_spare_goes_on_with_the_states_of_a_lost_node")
+def test_a_copy_is_below_another_switch_where_the_site_says_so(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of node1 and node2 below one switch, and node3, node4 and a spare below the other: node3 copies to node2."""
+    if reason := why_impossible():
+        pytest.skip(reason)
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    slurm = Cluster.start(5, owner=os.getpid(), settings={"TopologyPlugin": "topology/tree"})
+    door = Door(folder, {**slurm.environment, "XDG_STATE_HOME": str(tmp_path / "state")})
+    try:
+        door.write("switched.yaml", SWITCHED)
+        run, outputs = train(door, *STEP, nodes="4", workers=1, more=COPIED, site="./switched.yaml")
+        wait_until_saved(run, outputs, 1, 4, more=6)
+        keeper = keeper_of(agent_pid(run, "node2"))
+        assert keeper is not None
+        wait_for_copies(run, outputs, keeper, run.worker_pid(1), 2)
+        slurm.kill("node3")
+        wait_until_saved(run, outputs, 2, 4)
+        finish(run, outputs, 4)
+        assert run.wait_until_over()["state"] == "SUCCEEDED", run.story()
+        (line,) = chosen(run)
+        assert line.endswith("which is in memory; node5 gets it from node2"), line
+    finally:
+        door.close()
+        slurm.down()

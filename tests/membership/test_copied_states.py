@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from dataclasses import replace
 
 import pytest
 
@@ -19,9 +20,11 @@ from hpc_elastic.membership.held_states import (
     state_for,
     states_to_flush,
 )
+from hpc_elastic.membership.messages import Assign
 from hpc_elastic.membership.rounds import assignments
 from hpc_elastic.rundir.records import Endpoint, World
 from hpc_elastic.rundir.state_records import Flush, HeldState, StateVersion
+from tests.membership.script import HeadScript, a_join, sent
 from tests.membership.test_held_states import world_of
 
 THREE = world_of("default", "default", "default")
@@ -61,6 +64,16 @@ def test_a_copy_of_another_part_or_of_another_world_does_not_count() -> None:
     assert step(choose(held)) is None
     stranger = HeldState(attempt=1, step=9, part=PARTS["node2"].replace("/6", "/8"), is_copy=True)
     assert step(choose({**held, "node0": (*held["node0"], stranger)})) is None
+
+
+def test_copies_go_to_the_node_of_another_switch_where_nodes_tell_theirs() -> None:
+    script = HeadScript(4)
+    switches = ("top.leaf1", "top.leaf1", "top.leaf2", "top.leaf2")
+    for number, switch in enumerate(switches):
+        script.head.joined(replace(a_join(number), keeper_port=9000 + number, switch=switch), script.now)
+    parts = sent(script.claimed(), Assign)
+    targets = [target.address for part in parts.values() if (target := part.copies_to) is not None]
+    assert targets == ["10.0.0.2", "10.0.0.3", "10.0.0.1", "10.0.0.0"]
 
 
 def test_a_copy_from_a_node_without_a_keeper_does_not_count() -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from hpc_elastic.errors import JobError
+from hpc_elastic.errors import JobError, SiteError
 from hpc_elastic.job.parse import parse_job
 from hpc_elastic.plan.launch_plan import LaunchPlan, NetworkPlan, SnapshotPlan, StatePlan, dump_plan, parse_plan
 from hpc_elastic.plan.roles import EntrypointPlan
@@ -42,8 +42,16 @@ def test_states_in_memory_are_limited_written_and_taken_from_another_run_as_the_
     assert resolve("state: {replicas: 1, rate: 64M}").state == StatePlan(replicas=1, rate=64 * 1024**2)
     racks = resolve(site="failure_domains: ['a[1-4]', 'a[5-8]']\ndefaults: {state: {replicas: 1}}\n").state
     assert racks == StatePlan(replicas=1, domains=("a[1-4]", "a[5-8]"))
+    switches = resolve(site="failure_domains: topology\ndefaults: {state: {replicas: 1}}\n").state
+    assert switches == StatePlan(replicas=1, is_by_switch=True)
     site = "defaults: {state: {limit: 10%, flush: []}}\n"
     assert resolve(site=site).state == StatePlan(limit_percent=10, flush=())
+
+
+@pytest.mark.parametrize("domains", ["racks", "{a: 1}", "3"])
+def test_failure_domains_that_are_neither_lists_nor_the_topology_are_refused(domains: str) -> None:
+    with pytest.raises(SiteError, match=r"failure_domains: expected a list"):
+        resolve(site=f"failure_domains: {domains}\n")
 
 
 @pytest.mark.parametrize("limit", ["40", "0%", "101%", "40.5%", "-1%", "a%", "true", "[40%]"])

@@ -32,6 +32,15 @@ def test_the_step_decides_not_the_job() -> None:
     assert (place.restart_count, place.array_task, place.is_local) == (0, None, False)
 
 
+@pytest.mark.parametrize(
+    ("address", "switch"),
+    [("", ""), ("node3", ""), ("leaf2.node3", "leaf2"), ("tl[0-1].leaf2.node3", "tl[0-1].leaf2"), ("b01.node3", "b01")],
+)
+def test_the_switch_is_the_topology_address_without_the_node(address: str, switch: str) -> None:
+    step = STEP | ({"SLURM_TOPOLOGY_ADDR": address} if address else {})
+    assert derive_allocation(step).switch == switch
+
+
 def test_one_node_has_no_multiplier() -> None:
     step = {"SLURM_STEP_NODELIST": "node1", "SLURM_STEP_NUM_TASKS": "1", "SLURM_STEP_TASKS_PER_NODE": "1"}
     assert derive_allocation({**STEP, **step, "SLURM_NODEID": "0"}).nodes == ("node1",)

@@ -145,6 +145,14 @@ def gres_text(layout: Layout) -> str:
     return f"Name=gpu File={layout.path('gpu')}[0-1]\n"
 
 
+def topology_text(layout: Layout) -> str:
+    """topology.conf: two leaf switches below one, with half of the nodes each; nobody reads it without a plugin."""
+    half = max(1, len(layout.nodes) // 2)
+    leaves = [f"SwitchName=leaf1 Nodes={','.join(layout.nodes[:half])}\n"]
+    leaves += [f"SwitchName=leaf2 Nodes={','.join(layout.nodes[half:])}\n"] if layout.nodes[half:] else []
+    return "".join(leaves) + "SwitchName=top Switches=leaf[1-2]\n" * (len(leaves) > 1)
+
+
 def slurm_text(layout: Layout) -> str:
     """slurm.conf.
 

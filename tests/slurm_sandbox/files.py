@@ -30,6 +30,7 @@ def write_files(layout: Layout) -> None:
         layout.slurm_conf: configuration.slurm_text(layout),
         os.path.join(layout.configuration, "gres.conf"): configuration.gres_text(layout),
         os.path.join(layout.configuration, "cgroup.conf"): configuration.cgroup_text(layout),
+        os.path.join(layout.configuration, "topology.conf"): configuration.topology_text(layout),
         layout.path("hosts"): configuration.hosts_text(layout),
         layout.path("resolv.conf"): configuration.resolv_text(),
     }

@@ -19,6 +19,7 @@ from tests.slurm_sandbox.cluster import Cluster, wait_until
 from tests.slurm_sandbox.sandbox import Sandbox
 from tests.slurm_sandbox.test_sandbox import keeper_of, traces
 from tests.slurm_sandbox.versions import why_impossible
+from tests.tiers import variants
 
 pytestmark = [pytest.mark.slurm, pytest.mark.xdist_group("profiles")]
 
@@ -37,8 +38,8 @@ def _possible() -> None:
 
 
 @contextmanager
-def started(**kind: object) -> Iterator[Cluster]:
-    cluster = Cluster.start(1, owner=os.getpid(), **kind)  # type: ignore[arg-type]
+def started(nodes: int = 1, **kind: object) -> Iterator[Cluster]:
+    cluster = Cluster.start(nodes, owner=os.getpid(), **kind)  # type: ignore[arg-type]
     try:
         yield cluster
     finally:
@@ -78,6 +79,35 @@ def test_sandboxes_that_start_together_make_a_data_base_each() -> None:
         clusters = list(threads.map(lambda _: Cluster.start(1, owner=os.getpid(), accounting=True), range(3)))
     for cluster in clusters:
         cluster.down()
+
+
+SAYS_ITS_SWITCH = """
+import os
+from hpc_elastic.scheduler.slurm.step import derive_allocation
+print(derive_allocation(os.environ).node, derive_allocation(os.environ).switch)
+"""
+
+
+@pytest.mark.parametrize(
+    ("version", "plugin", "switches"),
+    [
+        (None, "topology/tree", ("top.leaf1", "top.leaf2")),
+        *variants(
+            (None, "", ("", "")),
+            ("24.11", "topology/tree", ("top.leaf1", "top.leaf2")),
+            ("26.05", "topology/tree", ("top.leaf1", "top.leaf2")),
+            of="test_an_agent_knows_its_switch_where_slurm_has_a_topology",
+        ),
+    ],
+)
+def test_an_agent_knows_its_switch_where_slurm_has_a_topology(
+    version: str | None, plugin: str, switches: tuple[str, str]
+) -> None:
+    settings = {"TopologyPlugin": plugin} if plugin else {}
+    with started(2, version=version, settings=settings) as cluster:
+        command = ("srun", "--nodes=2", "--ntasks-per-node=1", sys.executable, "-c", SAYS_ITS_SWITCH)
+        said = sorted(line.rstrip() for line in cluster.run(*command).stdout.splitlines())
+        assert said == [f"node{number} {switch}".rstrip() for number, switch in enumerate(switches, 1)]
 
 
 def test_settings_take_the_place_of_the_sandboxs_own() -> None:

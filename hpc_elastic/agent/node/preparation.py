@@ -145,6 +145,7 @@ def describe_node(
         gpus=report.gpus,
         remarks=report.remarks,
         keeper_port=keeper_port,
+        switch=allocation.switch if plan.state.is_by_switch else "",
     )
 
 

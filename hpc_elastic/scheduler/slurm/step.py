@@ -89,7 +89,16 @@ def derive_allocation(environ: Mapping[str, str]) -> Allocation:
         nodes=nodes,
         is_local=False,
         time_left=environ.get(TIME_LEFT_VARIABLE),
+        switch=_switch(environ.get("SLURM_TOPOLOGY_ADDR", ""), nodes[node_id]),
     )
+
+
+def _switch(address: str, node: str) -> str:
+    """Return the switches, or the block, above a node: all of its topology address (`top.leaf3.node7`) but its name.
+
+    Without a topology plugin the address is the node's name alone.
+    """
+    return "" if address == node else address.removesuffix(f".{node}")
 
 
 def launch_address(environ: Mapping[str, str]) -> str:
