@@ -108,7 +108,7 @@ def test_run_replaces_the_srun_line_of_an_old_script(slurm_door: Door, slurm: Cl
     assert run.read(run.layout.allocation(1))["job_id"] == job_id
 
 
-@pytest.mark.every_slurm
+@pytest.mark.mirrored
 def test_scancel_of_an_old_script_cancels_its_run(slurm_door: Door, slurm: Cluster) -> None:
     slurm_door.write("train.py", DIES)
     write_old_script(slurm_door, command_line(slurm_door, "run", "--workers-per-node", "2", "train.py"))
@@ -122,7 +122,7 @@ def test_scancel_of_an_old_script_cancels_its_run(slurm_door: Door, slurm: Clust
     assert result["failures"] == {}
 
 
-@pytest.mark.every_slurm
+@pytest.mark.mirrored
 def test_cancel_of_a_run_inside_salloc_leaves_the_allocation(slurm_door: Door, slurm: Cluster) -> None:
     slurm_door.write("train.py", DIES)
     line = command_line(slurm_door, "run", "--workers-per-node", "2", "train.py") + '; echo "ended $?"; srun hostname'
