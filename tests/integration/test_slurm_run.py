@@ -49,6 +49,7 @@ def test_run_may_use_fewer_nodes_than_allocated(slurm_door: Door, slurm: Cluster
     assert assert_over(only_run(slurm_door, ""), "SUCCEEDED", 0)["nodes"] == ["node1", "node2"]
 
 
+@pytest.mark.variant(of="test_run_ends_with_the_exit_code_of_its_workers")
 def test_run_fails_as_its_workers_do(slurm_door: Door, slurm: Cluster) -> None:
     slurm_door.write("train.py", "raise ValueError('no data')")
     command = salloc(slurm_door, 2, "run", "--max-restarts", "0", "train.py")

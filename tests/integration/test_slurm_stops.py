@@ -166,6 +166,7 @@ def test_a_term_to_one_agent_alone_is_one_term_for_every_worker(slurm_door: Door
 
 
 @pytest.mark.variant(of="test_cancel_kills_what_ignores_term")
+@pytest.mark.variant(of="test_cancel_kills_what_ignores_term")
 @pytest.mark.mirrored
 def test_scancel_while_one_rank_ignores_term_leaves_nothing(slurm_door: Door, slurm: Cluster) -> None:
     run = start(slurm_door, STUBBORN, more="signals: {grace: 2s, restart_grace: 1s}")
