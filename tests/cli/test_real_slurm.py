@@ -58,6 +58,7 @@ def test_follow_shows_a_run_to_its_end(folder: Path) -> None:
     assert "SUCCEEDED" in done.stderr
 
 
+@pytest.mark.variant(of="test_cancel_of_a_pending_run_takes_it_out_of_the_queue")
 @pytest.mark.mirrored
 def test_cancel_of_a_pending_job_gives_it_a_result(folder: Path) -> None:
     submitted = run(*HPC_ELASTIC, "submit", "job.yaml", "--json", "--set", "sbatch.hold=true", *SITE)
@@ -96,6 +97,7 @@ def test_cancel_of_a_running_job_is_graceful(folder: Path) -> None:
     assert result(folder)["written_by"] != "login"
 
 
+@pytest.mark.variant(of="test_a_failing_setup_line_is_named_and_status_makes_the_result")
 def test_failing_setup_line_is_the_cause(folder: Path) -> None:
     done = run(*HPC_ELASTIC, "submit", "job.yaml", "--wait", "--set", "setup=['false']", *SITE)
     assert done.returncode == 3, done.stderr
@@ -126,7 +128,7 @@ def test_run_inside_an_allocation_that_is_too_small_says_so(folder: Path) -> Non
     assert "More processors requested than permitted" in done.stderr
 
 
-@pytest.mark.every_slurm
+@pytest.mark.mirrored
 def test_interrupt_of_a_run_inside_an_allocation_stops_it_with_grace(folder: Path) -> None:
     (folder / "train.py").write_text("import time\nprint('training', flush=True)\ntime.sleep(300)\n")
     line = "set -m; " + " ".join([*HPC_ELASTIC, "run", "train.py", "&", "echo $! >pid; wait $!; echo ended $?"])

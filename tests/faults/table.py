@@ -165,7 +165,6 @@ for _name, _rank in (("KILL", 1), ("TERM", 2), ("USR1", 3), ("HUP", 0)):
         f"SIG{_name}",
         script="waits",
         act=("kill", str(_rank), _name),
-        is_quick=_name == "TERM",
     )
 _fault("kills_itself", "SIGKILL to itself", "signal", 2, "SIGKILL")
 _fault(
@@ -174,7 +173,7 @@ _fault(
 _fault("alarm", "a forgotten alarm", "signal", 2, "SIGALRM")
 _fault("cpu_limit", "RLIMIT_CPU", "signal", 1, "SIGXCPU")
 _fault("illegal_instruction", "an instruction that this processor does not have", "signal", 2, "SIGILL")
-_fault("segfault", "a null pointer in C", "segmentation_fault", 1, "SIGSEGV|segmentation fault", is_quick=True)
+_fault("segfault", "a null pointer in C", "segmentation_fault", 1, "SIGSEGV|segmentation fault")
 _fault("segfault_with_stack", "the same with faulthandler on", "segmentation_fault", 2, "SIGSEGV|segmentation fault")
 _fault("aborts", "os.abort", "aborted", 3, "SIGABRT|abort")
 _fault("cpp_exception", "a C++ exception that nothing caught", "aborted", 1, "SIGABRT|abort|terminate called")
@@ -592,7 +591,6 @@ _fault(
     exit_code=7,
     script="waits",
     act=("agent", "local1", "KILL"),
-    is_quick=True,
 )
 _fault(
     "head_killed",
@@ -716,7 +714,6 @@ _fault(
     exit_code=10,
     script="waits",
     act=("cancel",),
-    is_quick=True,
 )
 _fault(
     "agent_terminated",

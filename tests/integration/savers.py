@@ -58,10 +58,10 @@ def wait_until_saved(run: Run, folder: Path, attempt: int, ranks: int, more: int
     wait_until(have_saved, f"all have saved in attempt {attempt}", within_s=120, otherwise=run.story)
 
 
-def finish(run: Run, folder: Path, ranks: int) -> None:
+def finish(run: Run, folder: Path, ranks: int, *, step_ms: int = 50) -> None:
     """Let a training end, at a step that no rank has come to when it is told: 3 s later at least, if nobody told it."""
     end = folder / "end.new"
-    end.write_text(str(max(saved(folder, rank)[-1][1] for rank in range(ranks)) + 60))
+    end.write_text(str(max(saved(folder, rank)[-1][1] for rank in range(ranks)) + -(-3000 // step_ms)))
     end.rename(folder / "end")
 
 

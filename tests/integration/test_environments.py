@@ -167,7 +167,14 @@ def test_the_python_may_come_from_setup(environments: Environments, outside: Doo
     assert json.loads(run.stdout(1, 0))["prefix"] == str(environments.trains.parent.parent)
 
 
-@pytest.mark.parametrize("version", [*found("3.6", "3.8", "3.9"), None])
+@pytest.mark.parametrize(
+    "version",
+    [
+        *found("3.6", "3.9"),
+        None,
+        *variants(*found("3.8"), of="test_a_python_that_is_missing_or_too_old_ends_the_run_with_3"),
+    ],
+)
 def test_a_python_that_is_missing_or_too_old_ends_the_run_with_3(outside: Door, version: str | None) -> None:
     python = find_python(version) if version else outside.folder / "nowhere" / "python"
     outside.write("look.py", LOOK)

@@ -32,7 +32,8 @@ from tests.tiers import variants
 pytestmark = pytest.mark.local
 
 MORE = "spares: 1\nelastic: {lease: 3s, join_timeout: 30s}\nstate: {replicas: 1}"
-STEP = ("--step-ms", "400")  # so that copies keep up with saves, on a computer with two cores for all nodes
+STEP_MS = 400  # so that copies keep up with saves, on a computer with two cores for all nodes
+STEP = ("--step-ms", str(STEP_MS))
 
 
 def messages(run: Run, name: str) -> list[str]:
@@ -75,7 +76,7 @@ def test_a_node_is_lost_whose_copies_are_with_a_keeper_that_does_not_answer(door
         (line,) = messages(run, "state.chosen")
         assert copied <= first <= last + 1, (last, run.story())
         assert line.startswith(f"attempt 2: all ranks can go on at step {first}, which is in memory; local3 gets it")
-        finish(run, folder, 3)
+        finish(run, folder, 3, step_ms=STEP_MS)
         result = run.wait_until_over()
         assert (result["state"], result["attempts"], result["restarts"]) == ("SUCCEEDED", 2, 0), run.story()
         run.assert_nothing_left()
@@ -113,7 +114,7 @@ def test_saves_wait_for_no_keeper_and_all_ranks_agree_on_a_step_or_load_from_dis
         assert first in range(last + 2), run.story()
         assert ("all ranks load from disk" in line) == (first == 0), line
         assert f"at step {first}" in line or first == 0
-        finish(run, folder, 3)
+        finish(run, folder, 3, step_ms=STEP_MS)
         assert run.wait_until_over()["state"] == "SUCCEEDED", run.story()
         run.assert_nothing_left()
     finally:

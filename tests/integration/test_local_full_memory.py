@@ -10,6 +10,7 @@ import pytest
 from tests.integration import greedy_trainer
 from tests.integration.conftest import Door, Run
 from tests.memory_cgroup import MIB, memory_cgroup
+from tests.tiers import variants
 
 pytestmark = [pytest.mark.local, pytest.mark.cgroups]
 
@@ -27,7 +28,9 @@ def written(run: Run, name: str) -> str:
 
 
 @pytest.mark.timeout(240)
-@pytest.mark.parametrize("replicas", [0, 1])
+@pytest.mark.parametrize(
+    "replicas", [1, *variants(0, of="test_a_training_that_fits_only_without_states_goes_on_without_them")]
+)
 def test_a_training_that_fits_only_without_states_goes_on_without_them(replicas: int, door: Door) -> None:
     """The kernel kills a worker once; what it had saved is loaded, given back, and nothing more is saved."""
     door.write(

@@ -21,14 +21,17 @@ from tests.integration.conftest import Door
 from tests.integration.conftest import Run as Records
 from tests.slurm_sandbox.cluster import wait_until
 from tests.tiers import variants
+from tests.without_torch import hide_torch
 
 pytestmark = pytest.mark.local
 
 
 @pytest.fixture(autouse=True)
 def here(door: Door, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The working directory of these programs."""
+    """The working directory of these programs, whose runs find no torch."""
     monkeypatch.chdir(door.folder)
+    door.environ = hide_torch(door.environ, door.folder.parent / "without-torch")
+    monkeypatch.setenv("PYTHONPATH", door.environ["PYTHONPATH"])
     return door.folder
 
 
@@ -42,7 +45,11 @@ def records(run: hpc_elastic.Run) -> Records:
     "start",
     ["fork", *variants("spawn", of="test_a_function_trains_with_torch_through_a_crash_and_its_values_come_back")],
 )
-def test_a_function_trains_with_torch_through_a_crash_and_its_values_come_back(start: str) -> None:
+def test_a_function_trains_with_torch_through_a_crash_and_its_values_come_back(
+    start: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("PYTHONPATH")  # which hides torch
+
     def train(scale: float, steps: int) -> dict[str, Any]:
         import os
 

@@ -11,7 +11,7 @@ import pytest
 
 from hpc_elastic.failures.stacks import RankStack, group_stacks
 from tests.integration.conftest import Door, Run
-from tests.tiers import longer, variants
+from tests.tiers import variants
 
 pytestmark = pytest.mark.local
 
@@ -51,8 +51,8 @@ def stacks(run: Run, attempt: int = 1) -> dict[int, str]:
     ("how", "where"),
     [
         ("lock", "is in stop_somewhere (stalling.py:"),
-        *longer(("sigstop", "gave no stack: its process is stopped by a signal")),
         *variants(
+            ("sigstop", "gave no stack: its process is stopped by a signal"),
             ("sleeps_in_c", "is in stop_somewhere (stalling.py:"),
             ("holds_gil", "is in stop_somewhere (stalling.py:"),
             ("child", "is in stop_somewhere (stalling.py:"),

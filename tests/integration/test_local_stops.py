@@ -14,6 +14,7 @@ import pytest
 
 from tests.integration.conftest import Door, Run
 from tests.slurm_sandbox.cluster import wait_until
+from tests.tiers import variants
 from tests.without_torch import hide_torch
 
 pytestmark = pytest.mark.local
@@ -179,7 +180,9 @@ def test_term_to_the_script_stops_the_run(door: Door) -> None:
     assert all("stopped by SIGTERM" in run.stdout(1, rank) for rank in range(4))
 
 
-@pytest.mark.parametrize("number", [signal.SIGQUIT, signal.SIGHUP])
+@pytest.mark.parametrize(
+    "number", [signal.SIGHUP, *variants(signal.SIGQUIT, of="test_a_signal_to_an_agent_stops_the_run_with_grace")]
+)
 def test_a_signal_to_an_agent_stops_the_run_with_grace(door: Door, number: signal.Signals) -> None:
     run = start(door)
     os.kill(run.agent_pid("local1"), number)

@@ -25,6 +25,7 @@ from hpc_elastic.integrations.submitit import job as job_module
 from tests.integration.conftest import Run
 from tests.integration.submitit_plugin import declare_plugin
 from tests.slurm_sandbox.cluster import wait_until
+from tests.without_torch import hide_torch
 
 pytestmark = pytest.mark.local
 
@@ -35,6 +36,7 @@ def _plugin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv(name)
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     declare_plugin(tmp_path / "plugin", monkeypatch)
+    monkeypatch.setenv("PYTHONPATH", hide_torch(os.environ, tmp_path / "without-torch")["PYTHONPATH"])
 
 
 @pytest.fixture
@@ -306,7 +308,10 @@ def reduce() -> float:
 
 
 @pytest.mark.variant(of="test_a_job_of_several_nodes_has_a_result_for_every_task")
-def test_the_distributed_example(executor: submitit.AutoExecutor) -> None:
+def test_the_distributed_example(
+    executor: submitit.AutoExecutor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path / "plugin"))  # with torch
     executor.update_parameters(nodes=2, tasks_per_node=1)
     assert executor.submit(reduce).results() == [3.0, 3.0]
 

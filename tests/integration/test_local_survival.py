@@ -22,6 +22,8 @@ from tests.soak import trainer
 from tests.soak.campaign import kill_everything
 from tests.soak.patient import Patient
 from tests.soak.rules import broken_rules, parse_marks
+from tests.tiers import variants
+from tests.without_torch import hide_torch
 
 pytestmark = pytest.mark.local
 
@@ -386,7 +388,9 @@ def test_a_second_start_of_a_run_on_its_nodes_leaves_the_workers_of_the_first_al
     run = door.submit("job.yaml")
     for rank in range(4):
         run.wait_for_output("started", rank=rank)
-    second = subprocess.run(["bash", run.layout.script], capture_output=True, text=True, timeout=60, check=False)
+    environ = hide_torch(door.environ, door.folder.parent / "without-torch")
+    start_again = ["bash", run.layout.script]
+    second = subprocess.run(start_again, env=environ, capture_output=True, text=True, timeout=60, check=False)
     assert second.returncode == ExitCode.RUN_DIRECTORY, second
     door.write("go", "")
     wait_until(Path(run.layout.result).exists, "the run is over")
@@ -394,7 +398,10 @@ def test_a_second_start_of_a_run_on_its_nodes_leaves_the_workers_of_the_first_al
     assert (result["state"], result["attempts"], result["restarts"]) == ("SUCCEEDED", 1, 0)
 
 
-@pytest.mark.parametrize("first", ["local0", "local3", ""])
+@pytest.mark.parametrize(
+    "first",
+    ["local3", *variants("local0", "", of="test_nodes_that_all_stood_still_together_are_neither_lost_nor_named")],
+)
 def test_nodes_that_all_stood_still_together_are_neither_lost_nor_named(start: Start, first: str) -> None:
     """As `scontrol suspend` does; the one that goes on first is the head, another one, or none."""
     case = start("{min: 2, max: 4}")

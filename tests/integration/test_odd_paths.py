@@ -12,11 +12,10 @@ from tests.tiers import variants
 
 pytestmark = pytest.mark.local
 
-NAMES = [
+NAMES = ["żółć 😀 $(touch canary) `touch canary` ; touch canary & ${HOME} \\n"]
+MORE_NAMES = [
     "żółć 数字 😀 with spaces",
     "$(touch canary) `touch canary` ; touch canary & ${HOME} \\n",
-]
-MORE_NAMES = [
     "with a space",
     'it\'s "quoted"',
     "100%N %j %%",

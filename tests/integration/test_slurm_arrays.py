@@ -102,7 +102,7 @@ def test_a_job_that_a_task_submits_is_not_the_task(slurm: Cluster, slurm_door: D
     assert "_" not in claim["job_id"]
 
 
-@pytest.mark.every_slurm
+@pytest.mark.mirrored
 def test_an_array_that_slurm_refuses_leaves_nothing(slurm: Cluster, slurm_door: Door) -> None:
     write_job(slurm_door, SITE)
     done = slurm_door.run("submit", "job.yaml", *SWEEP, "--set", "sbatch.partition=nowhere", exit_code=4)

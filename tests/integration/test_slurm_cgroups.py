@@ -137,7 +137,16 @@ def test_workers_get_one_term_though_slurm_tells_the_agents_alone(confined_door:
 
 
 @needs_bubblewrap
-@pytest.mark.parametrize("more", ["", "--unshare-pid"])
+@pytest.mark.parametrize(
+    "more",
+    [
+        "",
+        *variants(
+            "--unshare-pid",
+            of="test_workers_in_an_image_get_one_term_though_slurm_tells_the_shell_outside_alone",
+        ),
+    ],
+)
 def test_workers_in_an_image_get_one_term_though_slurm_tells_the_shell_outside_alone(
     confined_door: Door, confining: Cluster, more: str
 ) -> None:

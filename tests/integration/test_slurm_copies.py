@@ -33,7 +33,8 @@ pytestmark = pytest.mark.slurm
 COPIED = "spares: 1\nelastic: {lease: 3s}\nstate: {replicas: 1}"
 NODES = ("node1", "node2", "node3")  # with ranks; the copies of each are on the next one
 SWITCHED = "name: switched\nscheduler: slurm\ncontact: a@b\nlast_checked: never\nfailure_domains: topology\n"
-STEP = ("--step-ms", "400")  # so that copies keep up with saves, on a computer with two cores for all nodes
+STEP_MS = 400  # so that copies keep up with saves, on a computer with two cores for all nodes
+STEP = ("--step-ms", str(STEP_MS))
 
 
 def chosen(run: Run) -> list[str]:
@@ -88,7 +89,7 @@ def test_a_spare_goes_on_with_the_states_of_a_lost_node(
         last = min(saved_in(folder, rank, 1) for rank in range(3))
         (first,) = set(begun(folder, 2).values())
         assert max(copied, last - 1 if options else 0) <= first <= last + 1, run.story()
-        finish(run, folder, 3)
+        finish(run, folder, 3, step_ms=STEP_MS)
         killed = [lost] if lose is power_off else []
         assert assert_over(run, "SUCCEEDED", 0, killed=killed)["attempts"] == 2
     finally:
@@ -115,7 +116,7 @@ def test_the_next_start_of_the_job_goes_on_with_the_states_of_a_lost_node(slurm_
     last = min(saved_in(folder, rank, 1) for rank in range(3))
     (first,) = set(begun(folder, 2).values())
     assert last - 1 <= first <= last + 1, run.story()
-    finish(run, folder, 3)
+    finish(run, folder, 3, step_ms=STEP_MS)
     assert run.wait_until_over()["state"] == "SUCCEEDED", run.story()
     (line,) = chosen(run)
     assert line == f"attempt 2: all ranks can go on at step {first}, which was kept when the last allocation ended"
@@ -191,7 +192,7 @@ def test_a_copy_is_below_another_switch_where_the_site_says_so(
         wait_for_copies(run, outputs, keeper, run.worker_pid(1), 2)
         slurm.kill("node3")
         wait_until_saved(run, outputs, 2, 4)
-        finish(run, outputs, 4)
+        finish(run, outputs, 4, step_ms=STEP_MS)
         assert run.wait_until_over()["state"] == "SUCCEEDED", run.story()
         (line,) = chosen(run)
         assert line.endswith("which is in memory; node5 gets it from node2"), line

@@ -180,6 +180,7 @@ def test_a_node_with_another_torch_is_refused_and_not_waited_for(
     assert result["cause"].startswith("at most 3 of at least 4 nodes can join; missing: node3")
 
 
+@pytest.mark.variant(of="test_a_run_goes_on_without_an_agent_that_never_starts_if_enough_are_there")
 def test_the_others_go_on_without_a_node_with_another_torch_if_they_are_enough(
     slurm_door: Door, slurm: Cluster, tmp_path: Path
 ) -> None:

@@ -49,6 +49,7 @@ def test_run_may_use_fewer_nodes_than_allocated(slurm_door: Door, slurm: Cluster
     assert assert_over(only_run(slurm_door, ""), "SUCCEEDED", 0)["nodes"] == ["node1", "node2"]
 
 
+@pytest.mark.variant(of="test_run_ends_with_the_exit_code_of_its_workers")
 def test_run_fails_as_its_workers_do(slurm_door: Door, slurm: Cluster) -> None:
     slurm_door.write("train.py", "raise ValueError('no data')")
     command = salloc(slurm_door, 2, "run", "--max-restarts", "0", "train.py")
@@ -108,7 +109,7 @@ def test_run_replaces_the_srun_line_of_an_old_script(slurm_door: Door, slurm: Cl
     assert run.read(run.layout.allocation(1))["job_id"] == job_id
 
 
-@pytest.mark.every_slurm
+@pytest.mark.mirrored
 def test_scancel_of_an_old_script_cancels_its_run(slurm_door: Door, slurm: Cluster) -> None:
     slurm_door.write("train.py", DIES)
     write_old_script(slurm_door, command_line(slurm_door, "run", "--workers-per-node", "2", "train.py"))
@@ -122,7 +123,7 @@ def test_scancel_of_an_old_script_cancels_its_run(slurm_door: Door, slurm: Clust
     assert result["failures"] == {}
 
 
-@pytest.mark.every_slurm
+@pytest.mark.mirrored
 def test_cancel_of_a_run_inside_salloc_leaves_the_allocation(slurm_door: Door, slurm: Cluster) -> None:
     slurm_door.write("train.py", DIES)
     line = command_line(slurm_door, "run", "--workers-per-node", "2", "train.py") + '; echo "ended $?"; srun hostname'

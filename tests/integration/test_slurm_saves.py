@@ -41,6 +41,7 @@ def test_eight_ranks_on_four_nodes_save_at_the_same_step(slurm_door: Door, slurm
     assert said == [said[0]] * 8
 
 
+@pytest.mark.variant(of="test_a_rank_that_saves_is_not_killed_by_its_neighbours_crash")
 def test_a_rank_that_saves_for_10_s_is_not_killed_by_a_crash_on_another_node(slurm_door: Door, slurm: Cluster) -> None:
     script = SAVES_LONG.replace("float(sys.argv[1])", "10")
     signals = "signals: {grace: 20s, restart_grace: 1s, lead: 40s}"
@@ -66,7 +67,7 @@ time.sleep(600)
 """
 
 
-@pytest.mark.variant(of="test_a_rank_that_saves_for_10_s_is_not_killed_by_a_crash_on_another_node")
+@pytest.mark.variant(of="test_a_rank_that_saves_is_not_killed_by_its_neighbours_crash")
 def test_a_rank_that_saves_for_10_s_is_not_killed_when_an_agent_dies_on_another_node(
     slurm_door: Door, slurm: Cluster
 ) -> None:

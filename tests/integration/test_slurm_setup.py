@@ -87,6 +87,7 @@ def test_what_no_node_has_ends_the_run_at_once(slurm_door: Door, slurm: Cluster,
     assert slurm.wait_for_job(run.job_id, "FAILED")["ExitCode"] == "3:0"
 
 
+@pytest.mark.variant(of="test_a_script_that_is_not_there_is_named")
 def test_a_missing_script_ends_the_run_at_once(slurm_door: Door) -> None:
     write_job(slurm_door)
     (slurm_door.folder / "train.py").unlink()
@@ -116,6 +117,7 @@ def test_a_run_goes_on_without_an_agent_that_never_starts_if_enough_are_there(sl
     assert [run.stdout(1, rank) for rank in range(6)] == [f"{rank} 6\n" for rank in range(6)]
 
 
+@pytest.mark.variant(of="test_a_node_that_never_starts_and_one_with_another_secret")
 def test_a_run_ends_with_the_names_of_the_nodes_that_are_missing(slurm_door: Door, slurm: Cluster) -> None:
     run = submit(slurm_door, 6, more=sick(slurm_door))
     result = run.result()

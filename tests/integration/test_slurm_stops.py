@@ -74,6 +74,7 @@ def test_cancel_of_a_pending_run_takes_it_out_of_the_queue(slurm_door: Door, slu
     assert (result["reason"], result["written_by"], result["attempts"]) == ("stop_requested", "login", 0)
 
 
+@pytest.mark.variant(of="test_cancel_of_a_pending_run_takes_it_out_of_the_queue")
 def test_cancel_of_a_run_that_waits_for_nodes(slurm_door: Door, slurm: Cluster) -> None:
     busy = slurm.submit("--nodes=4", "--exclusive", "--output=/dev/null", "--wrap=sleep 600")
     slurm.wait_for_job(busy, "RUNNING")
@@ -107,6 +108,7 @@ def test_cancel_kills_what_ignores_term(slurm_door: Door, slurm: Cluster) -> Non
     assert not sleepers(slurm, *slurm.nodes)
 
 
+@pytest.mark.variant(of="test_scancel_of_a_pending_job_is_found_by_status")
 @pytest.mark.mirrored
 def test_status_makes_the_result_if_a_pending_job_was_scancelled(slurm_door: Door, slurm: Cluster) -> None:
     write_job(slurm_door, more=LATER)
@@ -118,7 +120,7 @@ def test_status_makes_the_result_if_a_pending_job_was_scancelled(slurm_door: Doo
     assert (result["reason"], result["written_by"], result["attempts"]) == ("terminated", "login", 0)
 
 
-@pytest.mark.every_slurm
+@pytest.mark.mirrored
 def test_submit_wait_returns_if_a_pending_job_is_scancelled(slurm_door: Door, slurm: Cluster) -> None:
     write_job(slurm_door, more="sbatch: {begin: now+1hour, comment: waits}")
     waiting = slurm_door.start("submit", "job.yaml", "--wait")
@@ -158,6 +160,7 @@ def test_a_term_to_one_agent_alone_is_one_term_for_every_worker(slurm_door: Door
     assert [run.stdout(1, rank) for rank in range(4)] == [f"waiting {rank}\ngot SIGTERM\nsaved\n" for rank in range(4)]
 
 
+@pytest.mark.variant(of="test_cancel_kills_what_ignores_term")
 @pytest.mark.variant(of="test_cancel_kills_what_ignores_term")
 @pytest.mark.mirrored
 def test_scancel_while_one_rank_ignores_term_leaves_nothing(slurm_door: Door, slurm: Cluster) -> None:

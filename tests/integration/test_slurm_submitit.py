@@ -16,6 +16,7 @@ from hpc_elastic.integrations.submitit import HpcElasticJob
 from tests.integration.conftest import Run
 from tests.integration.submitit_plugin import declare_plugin
 from tests.slurm_sandbox.cluster import Cluster, wait_until
+from tests.without_torch import hide_torch
 
 pytestmark = pytest.mark.slurm
 
@@ -24,6 +25,7 @@ pytestmark = pytest.mark.slurm
 def executor(slurm: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> submitit.AutoExecutor:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     declare_plugin(tmp_path / "plugin", monkeypatch)
+    monkeypatch.setenv("PYTHONPATH", hide_torch(os.environ, tmp_path / "without-torch")["PYTHONPATH"])
     made = submitit.AutoExecutor(folder=tmp_path / "log_test" / "%A", cluster="hpcelastic")
     made.update_parameters(
         timeout_min=10,

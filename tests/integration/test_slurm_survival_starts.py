@@ -128,14 +128,9 @@ def test_a_node_whose_slurmd_died_works_no_more_when_the_requeued_job_does(
     slurm.wait_for_job(run.job_id, "COMPLETED", within_s=90)
 
 
+@pytest.mark.variant(of="test_a_resume_after_a_node_was_lost_and_came_back_ends_nobodys_run")
 @pytest.mark.mirrored
-@pytest.mark.parametrize(
-    "seconds",
-    [
-        2,
-        pytest.param(15, marks=pytest.mark.variant(of="test_a_job_that_slurm_suspends_and_resumes_goes_on")),
-    ],
-)
+@pytest.mark.parametrize("seconds", [2, 15])
 def test_a_job_that_slurm_suspends_and_resumes_goes_on(slurm_door: Door, slurm: Cluster, seconds: float) -> None:
     """Nobody could have gone on meanwhile: all nodes stand still, for less than a lease or for several."""
     training = Training.start(slurm_door)

@@ -15,6 +15,7 @@ from hpc_elastic.render.script import load_template, render_script
 from hpc_elastic.rundir.layout import RunLayout
 from tests.plans import make_plan
 from tests.slurm_sandbox.cluster import Cluster, wait_until
+from tests.tiers import variants
 
 pytestmark = [pytest.mark.slurm, pytest.mark.every_slurm]
 
@@ -77,10 +78,13 @@ class Run:
 @pytest.mark.parametrize(
     "name",
     [
-        pytest.param("a b", marks=pytest.mark.variant(of="test_output_lands_in_a_run_directory_with_a_hostile_name")),
         "it's 50% %j %N",
-        '"$(touch canary)`x`#;&',
-        "grün 学",
+        *variants(
+            "a b",
+            '"$(touch canary)`x`#;&',
+            "grün 学",
+            of="test_output_lands_in_a_run_directory_with_a_hostile_name",
+        ),
     ],
 )
 def test_output_lands_in_a_run_directory_with_a_hostile_name(name: str, slurm: Cluster, tmp_path: Path) -> None:

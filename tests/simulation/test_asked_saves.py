@@ -12,6 +12,8 @@ from tests.simulation.world import SimulatedRun
 from tests.tiers import parts_of, variants
 
 SEEDS = range(400)
+# Where a bug shows that many seeds pass by: it is tried first. What changes the schedules changes these.
+SEEN = {"what is gone counts as written": 121, "what was given up is left": 65}
 PLAYED = [bug for bug in BUGS if bug != LOST_HEAD]
 
 
@@ -47,7 +49,7 @@ def shows(seed: int, bug: str) -> bool:
     [*PLAYED[:3], *variants(*PLAYED[3:], of="test_a_planted_bug_of_saves_that_people_ask_for_is_found")],
 )
 def test_a_planted_bug_of_saves_that_people_ask_for_is_found(bug: str) -> None:
-    assert any(shows(seed, bug) for seed in SEEDS), f"no seed of {len(SEEDS)} shows that {bug}"
+    assert any(shows(seed, bug) for seed in (SEEN.get(bug, 0), *SEEDS)), f"no seed of {len(SEEDS)} shows that {bug}"
 
 
 def a_head_that_is_lost_as_nodes_wait(seed: int) -> Scenario:

@@ -35,6 +35,7 @@ SEEN = {
     "reports of an older attempt count": 564,
     "the answer to a claim is not looked at": 215,
     "the guard has no deadline": 239,
+    "the store of an older attempt is served again": 21,
     "the head's lease counts from receipt": 57,
     "a restart costs nothing": 21,
     "there is no pause before a restart": 101,

@@ -13,6 +13,7 @@ SEEDS = range(60)
 SEEN = {
     "the first end after a notice is not told": 1,
     "who has exited 0 is not told": 5,
+    "states are written until the KILL": 10,
 }  # tried first; what changes the schedules changes this
 
 

@@ -12,6 +12,8 @@ from tests.simulation.world import SimulatedRun
 from tests.tiers import parts_of
 
 SEEDS = range(400)
+# Where a bug shows that many seeds pass by: it is tried first. What changes the schedules changes this.
+SEEN = {"an announced stop comes at once": 42}
 WORDS = ("a person asked for", "a person has drained", "that was announced")
 
 
@@ -53,4 +55,4 @@ def shows(seed: int, bug: str) -> bool:
 @pytest.mark.long
 @pytest.mark.parametrize("bug", REQUEST_BUGS)
 def test_a_planted_bug_of_requests_is_found(bug: str) -> None:
-    assert any(shows(seed, bug) for seed in SEEDS), f"no seed of {len(SEEDS)} shows that {bug}"
+    assert any(shows(seed, bug) for seed in (SEEN.get(bug, 0), *SEEDS)), f"no seed of {len(SEEDS)} shows that {bug}"

@@ -132,6 +132,7 @@ def test_starts_if_the_computer_has_cgroups_of_version_2_only(slurm: Cluster) ->
     wait_until_traceless(slot, keeper)
 
 
+@pytest.mark.variant(of="test_runs_a_slurm_of_another_release_beside_the_first")
 def test_runs_side_by_side_with_another(slurm: Cluster) -> None:
     other = Cluster.start(2, owner=os.getpid())
     try:

@@ -8,12 +8,15 @@ from pathlib import Path
 import pytest
 
 from tests.soak.guard_trials import Fault, Trial, measure_start, play, play_soundly
+from tests.tiers import variants
 
 A_TRIAL = Trial(seed=0, fault=Fault.FROZEN, step=1, deadline_s=1.5, kills_guard_s=0.1, is_blocked=True)
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("fault", [Fault.FROZEN, Fault.GUARD_KILLED])
+@pytest.mark.parametrize(
+    "fault", [Fault.FROZEN, *variants(Fault.GUARD_KILLED, of="test_no_worker_outlives_its_deadline")]
+)
 def test_no_worker_outlives_its_deadline(tmp_path: Path, fault: Fault) -> None:
     """On a busy machine a worker takes seconds to begin: its deadline is after that."""
     steps, beat_s = measure_start(tmp_path)

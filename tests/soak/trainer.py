@@ -1,4 +1,4 @@
-"""A stand-in for training, without torch: counts steps, goes on from a checkpoint, and leaves a mark of all it does.
+"""A stand-in for training, in plain Python: counts steps, goes on from a checkpoint, and leaves a mark of all it does.
 
     python trainer.py FOLDER
 

@@ -256,6 +256,20 @@ def other_pythons() -> list[str]:
     return found
 
 
+def oldest_and_newest_first(pythons: Sequence[str]) -> list[Any]:
+    """Other Pythons, of which `make test` runs the oldest and the newest."""
+    names = [Path(python).parents[1].name for python in pythons]
+    between = variants(
+        *pythons[1:-1], of="test_a_worker_is_what_plain_python_is_if_python_is_another_version", ids=names[1:-1]
+    )
+    ends = [
+        pytest.param(python, id=name)
+        for python, name in zip(pythons, names, strict=True)
+        if python not in pythons[1:-1]
+    ]
+    return [*ends, *between]
+
+
 def zip_folder(folder: Path, archive: Path) -> None:
     with zipfile.ZipFile(archive, "w") as file:
         for path in folder.iterdir():
@@ -335,7 +349,7 @@ def bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
         yield bench
 
 
-@pytest.fixture(scope="module", params=other_pythons(), ids=lambda path: Path(path).parents[1].name)
+@pytest.fixture(scope="module", params=oldest_and_newest_first(other_pythons()))
 def other_bench(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
     with prepare_bench(tmp_path_factory.mktemp("server"), request.param) as bench:
         yield bench
