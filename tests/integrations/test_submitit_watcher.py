@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from hpc_elastic.codec import to_json
 from hpc_elastic.errors import SchedulerError
-from hpc_elastic.integrations.submitit.watcher import SAME_ANSWER_S, SharedQuestions
+from hpc_elastic.integrations.submitit.watcher import SAME_ANSWER_S, RunWatcher, SharedQuestions
+from hpc_elastic.rundir.layout import RunLayout
+from hpc_elastic.rundir.store import write_json
 from hpc_elastic.scheduler.protocol import JobState, JobStatus
+from tests.agent.records.runs import a_result
 
 
 class Asked:
@@ -84,3 +90,16 @@ def test_silence_of_the_scheduler_is_told_and_asked_again() -> None:
         shared.query(["1"])
     asked.is_down = False
     assert shared.query(["1"])["1"].state is JobState.RUNNING
+
+
+def test_a_job_with_the_number_of_an_earlier_one_is_not_taken_for_it(tmp_path: Path) -> None:
+    """Two clusters count their jobs each for itself, and a controller may begin again."""
+    ended, later = RunLayout(tmp_path / "ended"), RunLayout(tmp_path / "later")
+    os.makedirs(later.root)
+    os.makedirs(ended.root)
+    write_json(ended.result, to_json(a_result()))
+    watcher = RunWatcher()
+    watcher.register_run("7", ended, Asked())
+    assert watcher.is_done("7")
+    watcher.register_run("7", later, Asked())
+    assert not watcher.is_done("7")

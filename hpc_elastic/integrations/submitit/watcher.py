@@ -30,6 +30,7 @@ class RunWatcher(core.InfoWatcher):
 
     def __init__(self) -> None:
         super().__init__()
+        self._roots: dict[str, str] = {}
         self._watches: dict[str, RunWatch] = {}
         self._snapshots: dict[str, Snapshot] = {}
         self._slurm: SharedQuestions | None = None
@@ -37,13 +38,18 @@ class RunWatcher(core.InfoWatcher):
     def register_run(self, job_id: str, layout: RunLayout, scheduler: Scheduler | None = None) -> None:
         """Watch a job from now on; do nothing if it is watched already.
 
+        Another cluster's job may have the same id, and so may a later one of this cluster: the last one counts.
+
         Args:
             job_id: the job's id.
             layout: the layout of its run directory.
             scheduler: the one that submitted it; it reaps the job's process if that is a child of this process.
         """
-        if job_id in self._watches:
+        if self._roots.get(job_id) == layout.root:
             return
+        self._roots[job_id] = layout.root
+        self._snapshots.pop(job_id, None)
+        self._finished.discard(job_id)
         self.register_job(job_id)
         self._watches[job_id] = RunWatch(layout, self._whom_to_ask(job_id, layout, scheduler))
 
@@ -123,6 +129,7 @@ class SharedQuestions:
     def add(self, job_id: str) -> None:
         """Add a job to those that are asked about."""
         self._jobs[job_id] = None
+        self._answers = {each: answer for each, answer in self._answers.items() if each != job_id}
 
     def drop(self, job_id: str) -> None:
         """Remove a job, which is over."""
