@@ -31,6 +31,8 @@ DIALS_A_LOSS = 10  # of an agent, until it has a head
 ROUNDS_A_LOSS = 3  # of all that it may ask at first, where these are many
 READS = 25  # of the latest records, by an agent without a head: one a second, and those that news make
 DIAL = ("Successor._dial", "Successor._ask", "create_connection")  # it ends by itself
+FIRST_LOOK_S = 2.0  # by then node 0 has claimed, and its agent answers
+LOOKS = 4  # at the claims of allocations, by an agent that has had no head yet
 LINES = 40
 ASK_AT_START = 4  # agents, the scheduler
 STOPS = 3  # of one manner, that a head sends to a member: for a decision, for a loss meanwhile, and for the end
@@ -237,6 +239,14 @@ class Conduct:
             agent in self._have_lost or not needs_world, f"{agent.name} reads the whole roster, and has lost no head"
         )
 
+    def looks(self, agent: Agent) -> None:
+        """An agent that looks for the first head reads the claims, which it does every two seconds."""
+        waited_s = (self._run.clock.now - agent.started_at) * (1 + DRIFT)
+        require(
+            waited_s >= FIRST_LOOK_S, f"{agent.name} reads the claims of allocations {waited_s:.2f} s after it began"
+        )
+        self._often(agent, "reads the claims of allocations", LOOKS)
+
     def has_dialled(self, agent: Agent) -> None:
         """It has a connection, or gave up."""
         self._dialling[agent] -= 1
@@ -260,6 +270,19 @@ class Conduct:
         own = min(agent.part.member.fence_deadline(), agent.part.heads.fence_deadline())
         if deadline < own + self._run.scenario.profile.guard_s - LATE_S:
             raise BrokenRuleError(f"the guard of {agent.name} kills {own - deadline:.3f} s before the agent")
+
+    def relies_on_guard(self, agent: Agent) -> None:
+        """Workers are at work here: the guard knows by when to kill them, should the agent be frozen from now on."""
+        own = min(agent.part.member.fence_deadline(), agent.part.heads.fence_deadline())
+        late_s = agent.guard.deadline - own - self._run.scenario.profile.guard_s
+        is_told = late_s <= LATE_S or own == agent.guard.deadline  # for ever, both
+        require(is_told, f"the guard of {agent.name} would kill {late_s:.3f} s too late, at {agent.now:.3f} s")
+
+    def watch(self) -> None:
+        """From time to time."""
+        for agent in self._run.everybody:
+            if agent.is_running and agent.guard.is_alive and agent.workers.alive and not agent.process.is_frozen:
+                self.relies_on_guard(agent)
 
     # Of records.
 

@@ -328,6 +328,7 @@ class SimulatedRun:
         self.asked_saves.watch()
         self.noted.watch()
         self.examined.watch()
+        self.conduct.watch()
         self.clock.after(self.scenario.lease_s, self._watch)
 
     def give_notice(self, fault: Fault) -> None:
