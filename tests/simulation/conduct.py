@@ -36,6 +36,7 @@ LOOKS = 4  # at the claims of allocations, by an agent that has had no head yet
 LINES = 40
 ASK_AT_START = 4  # agents, the scheduler
 STOPS = 3  # of one manner, that a head sends to a member: for a decision, for a loss meanwhile, and for the end
+CLOSES_S, CLOSES_LATE_S = 5.0, 5.0  # for members to leave, from a moment after an agent's own part has ended
 LATE_S = 0.01  # of a beat, besides what the clock and a pause do
 ONCE = (messages.Started, messages.Finished, messages.Ended, messages.Stopped)  # of an attempt
 
@@ -119,6 +120,7 @@ class Conduct:
         again = self._run.witness.took_notice.get((role.name, attempt), set()) & ranks
         told = {*parse_ranks(message.again)} if message.again else set()
         require(told == again, f"{agent.name} says that {told} are to go on later, not {again}")
+        require(bool(again) or not message.held, f"{agent.name} says which states it holds, and nobody is to go on")
         is_finished = role.restart == "ignore" or ranks <= well | again
         require(is_finished, f"{agent.name} says that it has finished attempt {attempt}, and {ranks - well} have not")
 
@@ -366,7 +368,7 @@ class Conduct:
         waits_for_disk = agent.disk.stalled_until > self._run.clock.now  # what waits for it ends with the process
         require(not left or waits_for_disk, f"{agent.name} ends, and leaves {left}")
         waited_s = self._run.clock.now - agent.left_at
-        closes_within_s = Timing(lease_s=self._run.scenario.lease_s).head_closes_within_s
+        closes_within_s = max(CLOSES_S, self._patience_s / 2) + CLOSES_LATE_S
         is_over = agent not in self._heads or waited_s * (1 + DRIFT) >= closes_within_s
         require(is_over, f"{agent.name} ends {waited_s:.1f} s after its own part, and members of its have not left")
         ticks = [name for name in agent.process.timers_left() if name.endswith("._tick")]

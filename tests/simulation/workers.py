@@ -258,6 +258,8 @@ class Workers:
             self._notice = (attempt, first.polls)
 
     async def held_states(self, *, is_quick: bool = False) -> tuple[HeldState, ...]:
+        at_work = [worker.rank for worker in self.alive.values() if not worker.is_unkillable]
+        require(not at_work, f"{self._agent.name} reads the states of its ranks, and {at_work} are at work")
         return self.states.verify()
 
     def pids(self) -> dict[str, int]:
