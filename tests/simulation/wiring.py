@@ -339,6 +339,7 @@ class Headquarters(Coordinator):
             run.terms.decides()
         elif isinstance(action, do.Note):
             run.rules.noted(action)
+            run.causes.notes(agent, action)
             run.absences.notes(agent, self._head, action, *run.noted.members(self._head))
         elif isinstance(action, do.Drop):
             run.parted(action.node, agent.start_number)

@@ -205,6 +205,7 @@ class SimulatedRun:
             "term_worker",
             "fail_together",
             "break_store",
+            "break_gpu",
             "notice",
         )
         return any(fault.what not in usual for fault in self.scenario.faults)
