@@ -61,6 +61,7 @@ class Conduct:
         self._heads: dict[Agent, object] = {}  # whose members have not left
         self._have_led: set[Agent] = set()
         self._have_lost: set[Agent] = set()  # a head, and searched for another one
+        self._have_term: set[Agent] = set()  # from outside, and they have told a head
         self._knows_size: set[Agent] = set()  # of its head's world
         self._knows_loss: dict[Agent, bool] = {}  # whether its records have the loss that it searches for
 
@@ -92,6 +93,7 @@ class Conduct:
         """A member searches for a head."""
         self._beats.pop(agent, None)
         self._have_lost.add(agent)
+        require(agent not in self._have_term, f"{agent.name} has got a TERM, and searches for another head")
         require(self._knows_loss.get(agent, False), f"{agent.name} searches for a head, and notes no loss of one")
 
     def _reports(self, agent: Agent, message: Message) -> None:
@@ -103,6 +105,7 @@ class Conduct:
                 self._finishes(agent, message)
             self._once(f"{agent.name} reports {message.KIND}", agent, message.KIND, message.attempt)
         elif isinstance(message, messages.Terminated):
+            self._have_term.add(agent)
             self._once(f"{agent.name} reports {message.KIND}", agent, message.KIND, agent.member.attempt)
         elif isinstance(message, messages.Failed):
             failure = message.failure
