@@ -138,6 +138,7 @@ simulate: .venv/.installed
 	$(BIN)/python -m tests.simulation --deaf --first $(FIRST) --count $$(($(N) / 10))
 	$(BIN)/python -m tests.simulation --sick --first $(FIRST) --count $$(($(N) / 10))
 	$(BIN)/python -m tests.simulation --goodbyes --first $(FIRST) --count $$(($(N) / 10))
+	$(BIN)/python -m tests.simulation --quorum --first $(FIRST) --count $$(($(N) / 10))
 	$(BIN)/python -m tests.simulation --absent --first $(FIRST) --count $$(($(N) / 10))
 	$(BIN)/python -m tests.simulation --restarted --first $(FIRST) --count $$(($(N) / 10))
 	$(BIN)/python -m tests.simulation --unsure --first $(FIRST) --count $$(($(N) / 10))

@@ -45,6 +45,9 @@ def main(words: Sequence[str] | None = None, plant: Plant | None = None) -> int:
     parser.add_argument("--disks", action="store_true", help="scenarios in which a run directory refuses for a while")
     parser.add_argument("--deaf", action="store_true", help="scenarios in which a lost member was deaf before")
     parser.add_argument("--goodbyes", action="store_true", help="scenarios in which a member grows deaf")
+    parser.add_argument(
+        "--quorum", action="store_true", help="scenarios in which a node that is needed is away for a while"
+    )
     parser.add_argument("--absent", action="store_true", help="scenarios in which nodes do not come, or are unfit")
     parser.add_argument(
         "--restarted", action="store_true", help="scenarios in which the start before is busy, or fails"

@@ -14,9 +14,12 @@ from hpc_elastic.rundir.records import AttemptClaim, RootCause, RunResultRecord,
 from tests.simulation.rules import require
 
 if TYPE_CHECKING:
+    from hpc_elastic.membership.actions import Note
+    from tests.simulation.agent import Agent
     from tests.simulation.world import SimulatedRun
 
 
+BLAMED = "blamed: "
 _LOST = re.compile(r"(node\d+(?:, node\d+)*) (?:was|were) lost: ")
 
 
@@ -29,6 +32,9 @@ class Causes:
 
     def __init__(self, run: SimulatedRun) -> None:
         self._run = run
+        self._set_aside: dict[
+            str, dict[str, int]
+        ] = {}  # by head, the nodes that it has blamed, and after which attempt
         self._stuck: dict[int, bool] = {}  # by attempt, whether its failure came without progress
 
     @property
@@ -38,8 +44,27 @@ class Causes:
         is_one = len(run.scenario.roles) == 1 and run.scenario.roles[0].restart != "ignore"
         return is_one and not (run.witness.kinds or run.witness.unkillable or run.is_disturbed)
 
+    def notes(self, agent: Agent, note: Note) -> None:
+        """A head notes that it sets a node aside: for a failure, or because a person drains it."""
+        if note.name == "node.set_aside" and str(note.metadata["reason"]).startswith(BLAMED):
+            self._set_aside.setdefault(agent.name, {})[str(note.metadata["node"])] = note.attempt
+
+    def is_widened(self, attempt: int) -> bool:
+        """Whether a node was set aside after an attempt: then the restart of some roles becomes one of all."""
+        return any(attempt in nodes.values() for nodes in self._set_aside.values())
+
+    def _check_set_aside(self, claim: AttemptClaim, world: World) -> None:
+        """Who is set aside gets no workers while enough others are there, and the next head knows of the blame."""
+        aside = {*self._set_aside.get(claim.head, ())}
+        told = {each.node for each in claim.set_aside}
+        what = f"attempt {claim.attempt} of {claim.head}, which has set {sorted(aside)} aside,"
+        require(aside <= told or bool(self._run.earlier), f"{what} blames {sorted(told)}")
+        starting = {node.node for node in world.nodes if node.role in claim.roles}
+        require(not aside & starting or bool(self._run.witness.kinds), f"{what} starts on {sorted(aside & starting)}")
+
     def claimed(self, claim: AttemptClaim, world: World, before: AttemptClaim | None) -> None:
         """A claim is on disk, after another one."""
+        self._check_set_aside(claim, world)
         self._check_reason(claim, before)
         self._check_blame(claim, before)
         if before is not None and claim.allocation == before.allocation:
@@ -121,7 +146,9 @@ class Causes:
         started = {(run.agent(node).role, attempt) for node, attempt in run.witness.started_in}
         # A failure while the attempt before was being claimed is acted on before anybody starts in that.
         waiting = {role for role, number in attempts.items() if (role, number) not in started}
-        is_so = bool(together) or again <= alone | waiting
+        # Who is set aside loses its place, and only a restart of all moves places.
+        is_wide = self.is_widened(before.attempt)
+        is_so = bool(together) or is_wide or again <= alone | waiting
         require(is_so, f"{what} starts {again}, and only {alone} have failed")
         is_old = bool(together) and min(together) < run.disk.asked_at[claim.attempt] - run.progress.slack_s
         is_all = again == attempts.keys()

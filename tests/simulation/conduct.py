@@ -31,9 +31,12 @@ DIALS_A_LOSS = 10  # of an agent, until it has a head
 ROUNDS_A_LOSS = 3  # of all that it may ask at first, where these are many
 READS = 25  # of the latest records, by an agent without a head: one a second, and those that news make
 DIAL = ("Successor._dial", "Successor._ask", "create_connection")  # it ends by itself
+FIRST_LOOK_S = 2.0  # by then node 0 has claimed, and its agent answers
+LOOKS = 4  # at the claims of allocations, by an agent that has had no head yet
 LINES = 40
 ASK_AT_START = 4  # agents, the scheduler
 STOPS = 3  # of one manner, that a head sends to a member: for a decision, for a loss meanwhile, and for the end
+CLOSES_S, CLOSES_LATE_S = 5.0, 5.0  # for members to leave, from a moment after an agent's own part has ended
 LATE_S = 0.01  # of a beat, besides what the clock and a pause do
 ONCE = (messages.Started, messages.Finished, messages.Ended, messages.Stopped)  # of an attempt
 
@@ -58,6 +61,7 @@ class Conduct:
         self._heads: dict[Agent, object] = {}  # whose members have not left
         self._have_led: set[Agent] = set()
         self._have_lost: set[Agent] = set()  # a head, and searched for another one
+        self._have_term: set[Agent] = set()  # from outside, and they have told a head
         self._knows_size: set[Agent] = set()  # of its head's world
         self._knows_loss: dict[Agent, bool] = {}  # whether its records have the loss that it searches for
 
@@ -89,6 +93,7 @@ class Conduct:
         """A member searches for a head."""
         self._beats.pop(agent, None)
         self._have_lost.add(agent)
+        require(agent not in self._have_term, f"{agent.name} has got a TERM, and searches for another head")
         require(self._knows_loss.get(agent, False), f"{agent.name} searches for a head, and notes no loss of one")
 
     def _reports(self, agent: Agent, message: Message) -> None:
@@ -100,6 +105,7 @@ class Conduct:
                 self._finishes(agent, message)
             self._once(f"{agent.name} reports {message.KIND}", agent, message.KIND, message.attempt)
         elif isinstance(message, messages.Terminated):
+            self._have_term.add(agent)
             self._once(f"{agent.name} reports {message.KIND}", agent, message.KIND, agent.member.attempt)
         elif isinstance(message, messages.Failed):
             failure = message.failure
@@ -117,6 +123,7 @@ class Conduct:
         again = self._run.witness.took_notice.get((role.name, attempt), set()) & ranks
         told = {*parse_ranks(message.again)} if message.again else set()
         require(told == again, f"{agent.name} says that {told} are to go on later, not {again}")
+        require(bool(again) or not message.held, f"{agent.name} says which states it holds, and nobody is to go on")
         is_finished = role.restart == "ignore" or ranks <= well | again
         require(is_finished, f"{agent.name} says that it has finished attempt {attempt}, and {ranks - well} have not")
 
@@ -237,6 +244,14 @@ class Conduct:
             agent in self._have_lost or not needs_world, f"{agent.name} reads the whole roster, and has lost no head"
         )
 
+    def looks(self, agent: Agent) -> None:
+        """An agent that looks for the first head reads the claims, which it does every two seconds."""
+        waited_s = (self._run.clock.now - agent.started_at) * (1 + DRIFT)
+        require(
+            waited_s >= FIRST_LOOK_S, f"{agent.name} reads the claims of allocations {waited_s:.2f} s after it began"
+        )
+        self._often(agent, "reads the claims of allocations", LOOKS)
+
     def has_dialled(self, agent: Agent) -> None:
         """It has a connection, or gave up."""
         self._dialling[agent] -= 1
@@ -260,6 +275,19 @@ class Conduct:
         own = min(agent.part.member.fence_deadline(), agent.part.heads.fence_deadline())
         if deadline < own + self._run.scenario.profile.guard_s - LATE_S:
             raise BrokenRuleError(f"the guard of {agent.name} kills {own - deadline:.3f} s before the agent")
+
+    def relies_on_guard(self, agent: Agent) -> None:
+        """Workers are at work here: the guard knows by when to kill them, should the agent be frozen from now on."""
+        own = min(agent.part.member.fence_deadline(), agent.part.heads.fence_deadline())
+        late_s = agent.guard.deadline - own - self._run.scenario.profile.guard_s
+        is_told = late_s <= LATE_S or own == agent.guard.deadline  # for ever, both
+        require(is_told, f"the guard of {agent.name} would kill {late_s:.3f} s too late, at {agent.now:.3f} s")
+
+    def watch(self) -> None:
+        """From time to time."""
+        for agent in self._run.everybody:
+            if agent.is_running and agent.guard.is_alive and agent.workers.alive and not agent.process.is_frozen:
+                self.relies_on_guard(agent)
 
     # Of records.
 
@@ -343,7 +371,7 @@ class Conduct:
         waits_for_disk = agent.disk.stalled_until > self._run.clock.now  # what waits for it ends with the process
         require(not left or waits_for_disk, f"{agent.name} ends, and leaves {left}")
         waited_s = self._run.clock.now - agent.left_at
-        closes_within_s = Timing(lease_s=self._run.scenario.lease_s).head_closes_within_s
+        closes_within_s = max(CLOSES_S, self._patience_s / 2) + CLOSES_LATE_S
         is_over = agent not in self._heads or waited_s * (1 + DRIFT) >= closes_within_s
         require(is_over, f"{agent.name} ends {waited_s:.1f} s after its own part, and members of its have not left")
         ticks = [name for name in agent.process.timers_left() if name.endswith("._tick")]

@@ -55,6 +55,7 @@ class Disk:
             self._run.refused_disks.ended(result)
             self._run.wrapped.ended(result)
             self._run.goodbyes.ended(result)
+            self._run.quorums.ended(result)
             self._run.starts.ended(agent, result)
             self._run.unfit_nodes.ended(result)
         elif path.startswith(LAYOUT.attempts) and "/nodes/" in path:
@@ -83,6 +84,7 @@ class Disk:
         self._run.timeouts.claimed(claim, before)
         self._run.wrapped.claimed(claim, before)
         self._run.goodbyes.claimed(claim, before)
+        self._run.quorums.claimed(claim, before)
         self._run.busy.claimed(claim, before)
         self._run.refused_disks.claimed(claim)
         self._run.starts.claimed(claim, before)

@@ -7,6 +7,7 @@ import random
 from tests.simulation.scenario import HEALTH, Fault, Role, Scenario
 
 FOR_EVER_S = 1e6
+TOGETHER = 0.4  # of the seeds
 
 
 def draw_checks(seed: int) -> Scenario:
@@ -25,14 +26,21 @@ def draw_checks(seed: int) -> Scenario:
         if dice.random() < 0.7:
             other = Fault(what="kill_worker", node=dice.randrange(nodes), at=round(at + dice.uniform(-3, 1), 3))
             faults.append(other)
+    beside = random.Random(f"checks/{seed}/beside")
+    lease_s, backoff_first_s = dice.choice([3.0, 10.0]), dice.choice([0.0, 2.0])
+    disk_s = dice.choice([(0.001,), (0.01, 0.05)])
+    if beside.random() < TOGETHER:  # another failure is on disk first, and stops the node before its own is
+        first = min((fault for fault in faults if fault.what != HEALTH), key=lambda fault: fault.at)
+        faults.append(Fault(what="exit_worker", node=first.node, at=round(first.at - beside.uniform(0.001, 0.01), 3)))
+        disk_s = (0.001, 0.8)
     return Scenario(
         seed=seed,
         roles=roles,
         nodes=nodes,
         max_restarts=8,
-        lease_s=dice.choice([3.0, 10.0]),
-        backoff_first_s=dice.choice([0.0, 2.0]),
-        disk_s=dice.choice([(0.001,), (0.01, 0.05)]),
+        lease_s=lease_s,
+        backoff_first_s=backoff_first_s,
+        disk_s=disk_s,
         rejoin=dice.choice(["at_restart", "immediately"]),
         faults=tuple(faults),
     )

@@ -50,7 +50,8 @@ def _draw_search(seed: int, dice: random.Random) -> Scenario:
     """The head's machine loses its power, and the others read the records until they may take its place."""
     nodes, lease_s = dice.choice([2, 3, 4]), 10.0
     role = Role(name="trainer", restart="restart_all", nodes_min=1, nodes_max=nodes, workers=(1,), work_s=40.0)
-    at, lasts_s = AT_S + 0.8 * lease_s, dice.choice([0.5, 1.2])
+    lasts_s = dice.choice([0.5, 1.2])
+    at = AT_S + dice.choice([0.7, 0.8]) * lease_s
     refuse = [Fault(what="disk_fails", node=node, at=at, lasts_s=lasts_s) for node in range(1, nodes)]
     faults = (Fault(what="power_off", node=0, at=AT_S), *refuse)
     return Scenario(seed=seed, roles=(role,), nodes=nodes, lease_s=lease_s, join_timeout_s=60.0, faults=faults)

@@ -6,6 +6,8 @@ import random
 
 from tests.simulation.scenario import Fault, Role, Scenario
 
+ALONE = 3  # of so many seeds one
+
 
 def draw_parted(seed: int) -> Scenario:
     """The scenario of a seed: the side without the head is enough to go on, and does not know of the end."""
@@ -32,6 +34,8 @@ def draw_parted(seed: int) -> Scenario:
     )
     cut_at = round(at + dice.uniform(0.0, 1.2), 3)
     cut = Fault(what="partition", side=side, at=cut_at, lasts_s=lease_s * dice.choice([2.5, 4.0, 8.0]))
+    if ends.what == "term" and seed % ALONE == 0:  # who has got the TERM is cut off itself while its workers stop
+        cut = Fault(what="partition", side=(here,), at=cut_at, lasts_s=lease_s * 8)
     return Scenario(
         seed=seed,
         roles=(role,),

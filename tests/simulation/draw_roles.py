@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 
 from hpc_elastic.plan.roles import RestartPolicy
-from tests.simulation.scenario import Role, Scenario
+from tests.simulation.scenario import Fault, Role, Scenario
 
 POLICIES: tuple[tuple[RestartPolicy, ...], ...] = (
     ("restart_all", "restart_role"),
@@ -16,15 +16,23 @@ POLICIES: tuple[tuple[RestartPolicy, ...], ...] = (
     ("restart_role", "restart_role", "ignore"),
 )
 
+BREAK_GPU = 0.3  # of the seeds: a failure for which a node is blamed, and a spare to take its place
+
 
 def draw_roles(seed: int) -> Scenario:
     """The scenario of a seed."""
     dice = random.Random(f"roles/{seed}")
     roles = [_role(dice, *pair) for pair in zip(("trainer", "reader", "watcher"), dice.choice(POLICIES), strict=False)]
+    members, spares, faults = sum(role.nodes_max for role in roles), dice.choice([0, 0, 1]), tuple[Fault, ...]()
+    beside = random.Random(f"roles/{seed}/gpu")
+    if beside.random() < BREAK_GPU:
+        spares = 1
+        faults = (Fault(what="break_gpu", node=beside.randrange(members), at=round(beside.uniform(2, 6), 3)),)
     return Scenario(
         seed=seed,
         roles=tuple(roles),
-        nodes=sum(role.nodes_max for role in roles) + dice.choice([0, 0, 1]),
+        nodes=members + spares,
+        faults=faults,
         max_restarts=dice.choice([1, 3, 6]),
         no_progress_limit=dice.choice([2, 4]),
         progress=dice.choice(["unknown", "moves", "stuck"]),

@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from tests.simulation.agent import Agent
     from tests.simulation.world import SimulatedRun
 
+BROKEN_GPU = "terminate called\n  what():  CUDA error: uncorrectable ECC error encountered\n"
+
 
 def strike(run: SimulatedRun, fault: Fault) -> None:
     """The fault happens now, if there is something for it to happen to."""
@@ -87,7 +89,17 @@ def _fail_inside(run: SimulatedRun, fault: Fault) -> None:
     run.wrapped.happen(fault)
 
 
+def _break_gpu(run: SimulatedRun, fault: Fault) -> None:
+    """A worker fails, and has written why: whoever gets that GPU next will fail, too."""
+    agent = _target(run, fault.node)
+    if agent.workers.alive:
+        worker = run.dice.choice(list(agent.workers.alive.values()))
+        worker.written = BROKEN_GPU
+        agent.workers.end(worker, -6)  # as torch ends a process with such an error outside of Python
+
+
 _OF_ALL = {
+    "break_gpu": _break_gpu,
     "fail_inside": _fail_inside,
     "heal": _heal,
     "late": _postpone,

@@ -26,6 +26,7 @@ from tests.simulation.draw_machines import draw_machines
 from tests.simulation.draw_moved import draw_moved
 from tests.simulation.draw_notices import draw_notices
 from tests.simulation.draw_parted import draw_parted
+from tests.simulation.draw_quorum import draw_quorum
 from tests.simulation.draw_requests import draw_requests
 from tests.simulation.draw_requeues import draw_requeues
 from tests.simulation.draw_restarted import draw_restarted
@@ -63,6 +64,7 @@ KINDS: Mapping[str, Callable[[int], Scenario]] = {
     "sick": draw_sick,
     "blamed": draw_blamed,
     "goodbyes": draw_goodbyes,
+    "quorum": draw_quorum,
     "checks": draw_checks,
     "limits": draw_limits,
     "moved": draw_moved,

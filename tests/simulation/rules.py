@@ -333,6 +333,8 @@ class Rules:
         witness = self._run.witness
         if witness.kinds or witness.unkillable or witness.is_exit_overdue() or witness.have_all_ended_well():
             return
+        if self._run.causes.is_widened(max(self._run.disk.claims)):  # a node loses its place, so all do for a moment
+            return
         if self._run.taken.are_all_over:  # some to go on later
             return
         for incident in witness.unanswered():

@@ -110,6 +110,7 @@ class Scenario:
     is_refused_disk: bool = False  # and one agent's disk refuses, which is all that goes wrong but for one worker
     is_term: bool = False  # and a TERM ends the allocation, of which `terms` says what it must be taken for
     is_goodbye: bool = False  # and one member grows deaf, which is all that happens
+    is_quorum: bool = False  # and one node that is needed is cut off for a while, which is all that happens
     is_busy: bool = False  # and the disks are, when one worker fails, which is all that happens
     is_foretold: bool = False  # whether `foretold` can say all that comes
     faults: tuple[Fault, ...] = ()

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from hpc_elastic.membership.discovery import DiscoveryPhase
 from tests.simulation.rules import require
 
 if TYPE_CHECKING:
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.05, 0.5  # between two rounds; each is twice as long as the one before
 ANSWERS_WITHIN_S, LONGEST_ANSWER_S = 0.5, 4.0  # of who is asked; the time doubles after each four rounds
 ROUNDS_OF_DEAD = 4  # of which a member asks the agent of a dead head in one
+READS_EVERY_S = 1.0  # the run directory, after it has been read, or could not be
+READS_LATE_S = 0.1
 LATE_S = 0.02  # of timers, and of a clock that runs apart from the simulation's
 OFTEN = 2  # others may be asked so often while one that answers is not, for those that come before it may be back
 
@@ -43,6 +46,7 @@ class _Search:
     records: Records | None = None
     asked: list[_Asked] = field(default_factory=list)
     named: set[str] = field(default_factory=set)  # nodes that others have named as their heads
+    read_at: float | None = None  # when the latest records came, or an error; None while they are read
 
     @property
     def head(self) -> str:
@@ -67,6 +71,8 @@ class Searches:
         self._kept.append(discovery)
         self._of[id(discovery)] = _Search(agent.now)
         self._wrap(discovery, "read", lambda records, now: self._reads(discovery, records, now))
+        self._wrap(discovery, "read_failed", lambda error, now: self._has_read(discovery, now))
+        self._wrap(discovery, "claiming", lambda: self._check_read(agent, discovery))
         self._wrap(discovery, "superseded", lambda now: self._forgets(discovery))
         self._wrap(discovery, "not_answered", lambda now, **how: self._is_over(discovery, now, **how))
 
@@ -84,6 +90,23 @@ class Searches:
         before, search.records = search.records, records
         if before is None or (before.first, before.claim) != (records.first, records.claim):
             self._of[id(discovery)] = _Search(now, records)
+        self._has_read(discovery, now)
+
+    def _has_read(self, discovery: HeadDiscovery, now: float) -> None:
+        self._of[id(discovery)].read_at = now
+
+    def looks(self, discovery: HeadDiscovery) -> None:
+        """An agent reads the records."""
+        self._of[id(discovery)].read_at = None
+
+    def _check_read(self, agent: Agent, discovery: HeadDiscovery) -> None:
+        """Who searches reads the records each second, and until it claims: others may have, or the run may be over."""
+        if discovery.phase is DiscoveryPhase.CLAIMING or agent.process.has_ever_frozen or self._are_late:
+            return
+        read_at = self._of[id(discovery)].read_at
+        since_s = 0.0 if read_at is None else agent.now - read_at
+        what = f"{agent.name} searches, and has not read the records for {since_s:.2f} s"
+        require(since_s <= READS_EVERY_S + READS_LATE_S, what)
 
     def _forgets(self, discovery: HeadDiscovery) -> None:
         """It reads all again, for another agent was quicker to claim."""
@@ -103,7 +126,9 @@ class Searches:
     def dials(self, agent: Agent, discovery: HeadDiscovery, dial: Dial) -> None:
         """An agent asks another one whether it is head."""
         search, now = self._of[id(discovery)], agent.now
-        if search.asked and not search.named and not (agent.process.has_ever_frozen or self._are_late):
+        is_punctual = not (agent.process.has_ever_frozen or self._are_late)
+        self._check_read(agent, discovery)
+        if search.asked and not search.named and is_punctual:
             self._check_pause(agent, discovery, search, dial)
             self._check_order(agent, search, dial.node)
             self._check_silent(agent, search, dial.node)

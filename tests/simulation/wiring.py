@@ -32,14 +32,14 @@ from hpc_elastic.agent.rendezvous.successor import Successor
 from hpc_elastic.agent.workers import failures, requested_saves
 from hpc_elastic.membership import actions as do
 from hpc_elastic.membership.actions import Action, Level, Note
-from hpc_elastic.membership.discovery import Dial, DiscoveryAction
+from hpc_elastic.membership.discovery import Dial, DiscoveryAction, ReadRecords
 from hpc_elastic.membership.member import Member
 from hpc_elastic.membership.messages import Beat, Dropped, Echo, Join, Message
 from hpc_elastic.membership.succession import Records
 from hpc_elastic.plan.launch_plan import BackoffPlan, ElasticPlan, LaunchPlan, RequeuePlan, RestartPlan, SignalsPlan
 from hpc_elastic.plan.roles import NodesPlan
 from hpc_elastic.rundir import store
-from hpc_elastic.rundir.records import Request
+from hpc_elastic.rundir.records import AllocationClaim, Request
 from hpc_elastic.rundir.state_records import KeptState, SaveManifest
 from hpc_elastic.scheduler.allocation import Allocation
 from hpc_elastic.scheduler.protocol import Exclusion, JobOutlook, JobState
@@ -158,6 +158,11 @@ class SimulatedJournal(Journal):
     def read_records(self, *, needs_world: bool = True) -> Records:
         self._agent.run.conduct.reads(self._agent, needs_world=needs_world)
         return super().read_records(needs_world=needs_world)
+
+    def find_allocation(self) -> AllocationClaim | None:
+        found = super().find_allocation()
+        self._agent.run.conduct.looks(self._agent)
+        return found
 
     def answer(self, note: Note, time_ns: int) -> None:
         """For people, who read it when it is there."""
@@ -334,6 +339,7 @@ class Headquarters(Coordinator):
             run.terms.decides()
         elif isinstance(action, do.Note):
             run.rules.noted(action)
+            run.causes.notes(agent, action)
             run.absences.notes(agent, self._head, action, *run.noted.members(self._head))
         elif isinstance(action, do.Drop):
             run.parted(action.node, agent.start_number)
@@ -446,6 +452,8 @@ class Searching(Successor):
     def _act(self, action: DiscoveryAction) -> None:
         if isinstance(action, Dial):
             self._agent.run.searches.dials(self._agent, self._discovery, action)
+        elif isinstance(action, ReadRecords):
+            self._agent.run.searches.looks(self._discovery)
         super()._act(action)
 
     def _set_timer(self) -> None:

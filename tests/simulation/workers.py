@@ -105,6 +105,7 @@ class Workers:
         self._notice = (0, NO_NOTICE)  # the attempt that has one, and the first poll that hears of it
         self._stopped: list[Worker] = []  # of the latest attempt, by a stop
         self._ended_late: list[Worker] = []  # of the latest attempt, with an error of their own after its TERM
+        self._failed: list[Worker] = []  # of the latest attempt, by themselves
         self._latest: list[Worker] = []  # of the latest attempt, also those that have ended
         self.states: NodeStates = NodeStates(agent)
         self._hurry = asyncio.Event()
@@ -123,7 +124,7 @@ class Workers:
         self._interrupt_saves()
         self._pids = {}
         self._sent = None
-        self._stopped, self._ended_late = [], []
+        self._stopped, self._ended_late, self._failed = [], [], []
         self._hurry.clear()
         self.waiting = frozenset()
         self.assign = assign
@@ -162,6 +163,7 @@ class Workers:
             self._spawn(assign)
 
     def _spawn(self, assign: Assign) -> None:
+        self._run.conduct.relies_on_guard(self._agent)
         self._latest = []
         self.states.begin(assign)
         for local_rank in range(assign.workers):
@@ -257,6 +259,8 @@ class Workers:
             self._notice = (attempt, first.polls)
 
     async def held_states(self, *, is_quick: bool = False) -> tuple[HeldState, ...]:
+        at_work = [worker.rank for worker in self.alive.values() if not worker.is_unkillable]
+        require(not at_work, f"{self._agent.name} reads the states of its ranks, and {at_work} are at work")
         return self.states.verify()
 
     def pids(self) -> dict[str, int]:
@@ -272,7 +276,7 @@ class Workers:
     def order_of(self, local_rank: int) -> tuple[WorkerOrder, int]:
         assert self.assign is not None
         rank = self.assign.first_rank + local_rank
-        ended = (each for each in (*self._stopped, *self._ended_late) if each.local_rank == local_rank)
+        ended = (each for each in (*self._stopped, *self._ended_late, *self._failed) if each.local_rank == local_rank)
         written = next((each.written for each in ended), "")
         order = _Order(
             written=written,
@@ -353,6 +357,7 @@ class Workers:
     def _collect(self, worker: Worker, exitcode: int) -> None:
         if not self._is_stop_of(exitcode):
             self._run.trace(self._agent, f"worker {worker.local_rank} of attempt {worker.attempt} exited {exitcode}")
+            self._failed.append(worker)
             reports = self._run.reports
             is_at_work = reports.ends(self._agent, worker, exitcode)
             # Nor can it tell where the end came just before the stop, and it has seen the stop first.

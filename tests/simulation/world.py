@@ -42,6 +42,7 @@ from tests.simulation.points import Points, Visit
 from tests.simulation.polls import Polls
 from tests.simulation.progress import Progress
 from tests.simulation.promptness import Promptness
+from tests.simulation.quorums import Quorums
 from tests.simulation.refused_disks import RefusedDisks
 from tests.simulation.reports import Reports
 from tests.simulation.requested import REQUESTS, Requested
@@ -110,6 +111,7 @@ class SimulatedRun:
         self.starts = Starts(self)
         self.unfit_nodes = UnfitNodes(self)
         self.goodbyes = Goodbyes(self)
+        self.quorums = Quorums(self)
         self.busy = Busy(self)
         self.refused_disks = RefusedDisks(self)
         self.promptness = Promptness(self)
@@ -203,6 +205,7 @@ class SimulatedRun:
             "term_worker",
             "fail_together",
             "break_store",
+            "break_gpu",
             "notice",
         )
         return any(fault.what not in usual for fault in self.scenario.faults)
@@ -326,6 +329,7 @@ class SimulatedRun:
         self.asked_saves.watch()
         self.noted.watch()
         self.examined.watch()
+        self.conduct.watch()
         self.clock.after(self.scenario.lease_s, self._watch)
 
     def give_notice(self, fault: Fault) -> None:

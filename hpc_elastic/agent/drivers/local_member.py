@@ -137,8 +137,7 @@ class LocalMember:
         self._fenced_by = NEVER  # when the fence under way began; NEVER if none is
         self._examine: Examine | None = None
         self._is_suspect = False  # a failure of this attempt may be the node's own
-        self._records = 0  # of failures, that are being written or about to be
-        self._are_recorded = asyncio.Event()
+        self._recording_failures: set[asyncio.Task[None]] = set()
         self._is_fenced = asyncio.Event()  # nothing may hold up the stop that is under way
         self.stacks_asked: Callable[[str], None] = lambda _: None  # takes the stacks for the request with this id
         self.save_asked: Callable[[PinState | SaveState | UnpinState], None] = lambda _: None  # pins and writes states
@@ -293,8 +292,9 @@ class LocalMember:
         elif isinstance(action, NameNotice):
             self._group.name_notice(action.attempt, action.first)
         elif isinstance(action, RecordFailure):
-            self._records += 1
-            self._tasks.run(self._record_failure(action))
+            recording = self._tasks.run(self._record_failure(action))
+            self._recording_failures.add(recording)
+            recording.add_done_callback(self._recording_failures.discard)
         elif isinstance(action, WriteNodeResult):
             self._tasks.run(self._write_node_result(action))
         elif isinstance(action, DiscoverHead):
@@ -352,9 +352,11 @@ class LocalMember:
             )
             if action.manner is StopManner.RESTART:
                 await self._find_failed_inside()
-                await self._await_records_unless_fenced()  # which say whether the node may be at fault
+                # These records say whether the node may be at fault.
+                await self._unless_fenced(self._tasks.run(self._finish_records()))
             if self._is_suspect and action.manner is StopManner.RESTART:
-                await self._examine_unless_fenced()
+                # The head waits for the answer to this stop, and leaves the node out if the checks find something.
+                await self._unless_fenced(self._tasks.run(self._examine_now()))
             is_quick = action.is_terminated or is_terminated  # there may be no time to read them twice
             held = await self._group.held_states(is_quick=is_quick)
         finally:
@@ -365,14 +367,18 @@ class LocalMember:
         waiting, paused = self.waiting_ranks(), self.paused_ranks()
         self._do(lambda _: self._member.workers_stopped(action.attempt, unkillable, port, step, waiting, held, paused))
 
+    async def _unless_fenced(self, work: asyncio.Future[Any], *, within_s: float | None = None) -> None:
+        """Waits for work that a stop needs, but for no longer than until a fence, beside which the work goes on."""
+        fenced = asyncio.ensure_future(self._is_fenced.wait())
+        await asyncio.wait([work, fenced], timeout=within_s, return_when=asyncio.FIRST_COMPLETED)
+        fenced.cancel()
+
     async def _is_term_here(self, manner: StopManner) -> bool:
         """Returns whether the workers got a TERM from outside; what kills them anyway does not wait for the answer."""
         if manner.hardness:
             return False
         watching = asyncio.ensure_future(self._signals.is_term_here())
-        fenced = asyncio.ensure_future(self._is_fenced.wait())
-        await asyncio.wait([watching, fenced], return_when=asyncio.FIRST_COMPLETED)
-        fenced.cancel()
+        await self._unless_fenced(watching)
         if not watching.done():
             watching.cancel()
             return False
@@ -392,10 +398,7 @@ class LocalMember:
         if not stopped:
             return
         looking: asyncio.Future[list[tuple[WorkerOrder, int]]] = self._disk.call(find, is_urgent=True)
-        fenced = asyncio.ensure_future(self._is_fenced.wait())
-        waited: set[asyncio.Future[Any]] = {looking, fenced}
-        await asyncio.wait(waited, timeout=LOOKS_WITHIN_S, return_when=asyncio.FIRST_COMPLETED)
-        fenced.cancel()
+        await self._unless_fenced(looking, within_s=LOOKS_WITHIN_S)
         for order, code in looking.result() if looking.done() else []:
             self.worker_exited(order.attempt, order.local_rank, code, is_after_stop=True)
 
@@ -405,26 +408,10 @@ class LocalMember:
             problem = await self._examine()
             self._do(lambda _: self._member.examined(problem))
 
-    async def _examine_unless_fenced(self) -> None:
-        """Runs the health checks before the head hears that the workers are gone, which it waits for.
-
-        A fence waits for nothing: then the checks go on beside it.
-        """
-        examining = asyncio.ensure_future(self._examine_now())
-        fenced = asyncio.ensure_future(self._is_fenced.wait())
-        await asyncio.wait([examining, fenced], return_when=asyncio.FIRST_COMPLETED)
-        fenced.cancel()
-        self._tasks.run(_finish(examining))
-
-    async def _await_records_unless_fenced(self) -> None:
-        if not self._records:
-            return
-        self._are_recorded.clear()
-        recorded = asyncio.ensure_future(self._are_recorded.wait())
-        fenced = asyncio.ensure_future(self._is_fenced.wait())
-        await asyncio.wait([recorded, fenced], return_when=asyncio.FIRST_COMPLETED)
-        recorded.cancel()
-        fenced.cancel()
+    async def _finish_records(self) -> None:
+        """Waits for the records of failures that are being written."""
+        if self._recording_failures:
+            await asyncio.wait(self._recording_failures)
 
     async def _examine_again_and_again(self) -> None:
         while True:
@@ -435,12 +422,7 @@ class LocalMember:
     async def _record_failure(self, action: RecordFailure) -> None:
         order, pid = self._group.order_of(action.local_rank)
         ended_at, stopped = action.ended_at, action.is_after_stop
-        try:
-            await self._record(order, pid=pid, exitcode=action.exitcode, ended_at=ended_at, is_after_stop=stopped)
-        finally:
-            self._records -= 1
-            if not self._records:
-                self._are_recorded.set()
+        await self._record(order, pid=pid, exitcode=action.exitcode, ended_at=ended_at, is_after_stop=stopped)
 
     async def _record(
         self,
@@ -506,8 +488,3 @@ class LocalMember:
 
     def _warn(self, text: str) -> None:
         self._outputs.say(text, "warning")
-
-
-async def _finish(work: asyncio.Future[None]) -> None:
-    """Waits for work that goes on, so that its error is not lost."""
-    await work

@@ -17,11 +17,12 @@ class Tasks:
         self._loop = asyncio.get_running_loop()
         self._tasks: set[asyncio.Task[None]] = set()
 
-    def run(self, work: Coroutine[Any, Any, None]) -> None:
-        """Start a coroutine as a task."""
+    def run(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        """Start a coroutine as a task, and return it for who wants to wait for its end."""
         task = self._loop.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._finished)
+        return task
 
     async def cancel(self) -> None:
         """Cancel the tasks that are still running, and wait for their end."""
