@@ -13,6 +13,7 @@ from tests.simulation.disk import LAYOUT
 from tests.simulation.rules import require
 
 if TYPE_CHECKING:
+    from hpc_elastic.rundir.records import AttemptClaim
     from tests.simulation.agent import Agent
     from tests.simulation.network import SimulatedConnection
     from tests.simulation.world import SimulatedRun
@@ -28,7 +29,7 @@ class Headships:
         self._warned: set[object] = set()  # heads that have said that nobody could end the job
         self._have_claimed: set[object] = set()
         self._all_left: list[tuple[Agent, int]] = []  # heads that have ended so, and their allocations
-        self._claimed: dict[object, int] = {}  # by head, the attempt that it has tried to open last
+        self._claimed: dict[object, AttemptClaim] = {}  # by head, the one that it has tried to make last
         self._settled: dict[object, int] = {}  # by head: in which turn of its event loop
         self._asked: set[object] = set()  # heads that have asked what a TERM from outside means
 
@@ -59,20 +60,27 @@ class Headships:
     def steps_down(self, agent: Agent, head: object) -> None:
         """A head gives way: to another one, to a result or to another start, and not to a claim that it made itself.
 
+        An agent of the start before, on the same node, is another one: its claim may have come late to the disk.
+
         It may not know of that: the file system has answered with an error, and it tries again.
         """
         run, claim = self._run, self._run.disk.latest_claim
-        is_own = claim is not None and (claim.head, claim.attempt) == (agent.name, self._claimed.get(head))
+        tried = self._claimed.get(head)
+        is_own = (
+            claim is not None
+            and tried is not None
+            and (claim.head, claim.attempt, claim.allocation) == (agent.name, tried.attempt, tried.allocation)
+        )
         is_over = bool(run.disk.results) or agent not in run.agents
         is_over = is_over or run.disk.allocations[-1].node != agent.name  # another has claimed since
         require(is_over or not is_own, f"{agent.name} gives way to its own claim")
 
-    def claims(self, agent: Agent, head: object, attempt: int, here: set[str]) -> None:
+    def claims(self, agent: Agent, head: object, claim: AttemptClaim, here: set[str]) -> None:
         """A head has begun to claim an attempt: at the first it warns if nobody could end the job without the host.
 
         Only few agents find out at their start whether they could. Where none of these is here, nothing is known.
         """
-        self._claimed[head] = attempt
+        self._claimed[head] = claim
         if head in self._have_claimed:
             return
         self._have_claimed.add(head)

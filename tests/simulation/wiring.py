@@ -346,7 +346,7 @@ class Headquarters(Coordinator):
         dropped = self._connections.get(action.node) if isinstance(action, do.Drop) else None
         super()._act(action)
         if isinstance(action, do.ClaimAttempt):
-            run.headships.claims(agent, self._head, action.claim.attempt, run.noted.members(self._head)[0])
+            run.headships.claims(agent, self._head, action.claim, run.noted.members(self._head)[0])
         if isinstance(action, do.Drop):
             run.conduct.has_dropped(agent, action.node, cast("SimulatedConnection | None", dropped))
         elif isinstance(action, do.HeadOver):

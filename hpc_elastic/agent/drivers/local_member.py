@@ -139,7 +139,7 @@ class LocalMember:
         self._is_suspect = False  # a failure of this attempt may be the node's own
         self._recording_failures: set[asyncio.Task[None]] = set()
         self._is_fenced = asyncio.Event()  # nothing may hold up the stop that is under way
-        self.stacks_asked: Callable[[str], None] = lambda _: None  # takes the stacks for the request with this id
+        self.stacks_asked: Callable[[str], object] = lambda _: None  # takes the stacks for the request with this id
         self.save_asked: Callable[[PinState | SaveState | UnpinState], None] = lambda _: None  # pins and writes states
         self.furthest_step: Callable[[], int | None] = lambda: None  # that a heartbeat of the latest attempt named
         self.waiting_ranks: Callable[[], Collection[int]] = tuple  # global ranks, by the stacks taken at a stop

@@ -36,7 +36,7 @@ class StockOutputs:
 
     finished: Callable[[int], None]
     restarts: Callable[[str], None]
-    failed: Callable[[int, Failure], None]
+    failed: Callable[[int, Failure], object]
     useless: Callable[[], None]
     kill: Callable[[], None]
 
