@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import random
+import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal
@@ -144,7 +144,8 @@ class Policy:
             pause = backoff.max_s if backoff.first_s else 0.0
         if not self.run:
             return pause
-        spread = 1 + SPREAD * random.Random(f"{self.run}/{used}").random()  # the same for a successor of the head
+        digest = hashlib.sha256(f"{self.run}/{used}".encode()).digest()
+        spread = 1 + SPREAD * int.from_bytes(digest[:4], "big") / 2**32
         return min(pause, backoff.max_s / (1 + SPREAD)) * spread
 
 
