@@ -50,6 +50,7 @@ def main() -> None:
     dies_at, in_save = first + SAVES_BETWEEN_KILLS, dice.random() < 0.5
     for done in range(first + 1, STEPS + 1):
         if done == fails_at:
+            dist.barrier()  # all have saved the step before: else the first to fail would stop one that still saves
             raise ValueError("this step never works")
         optimizer.zero_grad()
         model(torch.randn(32, 256)).square().mean().backward()
