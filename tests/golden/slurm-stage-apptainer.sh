@@ -46,7 +46,12 @@ hpc_elastic_notice() {
     printf '{"format_version": 1, "kind": "notice", "by": "slurm", "time": "%s", "id": "slurm-%s-%s"}\n' \
         "`date -u +%Y-%m-%dT%H:%M:%S.%6NZ`" "$SLURM_JOB_ID" "`date +%s%N`" >>/home/ada/hpc-elastic-runs/digits-20260102-030405-0f0f/requests.jsonl
 }
-trap 'hpc_elastic_signalled=yes hpc_elastic_due="$hpc_elastic_due hpc_elastic_notice"' USR2
+trap 'hpc_elastic_got USR2; hpc_elastic_due="$hpc_elastic_due hpc_elastic_notice"' USR2
+hpc_elastic_received=''
+hpc_elastic_got() {
+    hpc_elastic_signalled=yes hpc_elastic_received="$hpc_elastic_received $1"
+    hpc_elastic_due="$hpc_elastic_due hpc_elastic_pass_on"
+}
 
 # What the lines of others set in this shell, they set for themselves: with job control (-m) `wait` would end for an srun
 # that is stopped, with an IFS of its own `read` would find no job id, without wildcards (-f) /proc shows no children.
@@ -92,10 +97,17 @@ trap hpc_elastic_signal TERM INT
 hpc_elastic_count_starts() { find /home/ada/hpc-elastic-runs/digits-20260102-030405-0f0f/allocations -mindepth 1 -maxdepth 1 2>/dev/null | wc -l; }
 hpc_elastic_starts=`hpc_elastic_count_starts` # earlier ones of this run
 
-# Slurm's TERM (scancel, preemption, time limit) reaches the agents without us. Where this is not Slurm's batch script
+# Slurm's TERM (scancel, preemption, time limit) reaches the agents without us, that of `scancel --full` does not. Where this is not Slurm's batch script
 # (hpc-elastic run) we ask them, as `hpc-elastic cancel` does; if they were asked before, srun kills them at a TERM.
 hpc_elastic_batch_script=${SLURM_TASK_PID-}
-hpc_elastic_stop() { [ "$hpc_elastic_batch_script" = "$$" ] || hpc_elastic_due="$hpc_elastic_due hpc_elastic_ask_to_stop"; }
+hpc_elastic_stop() {
+    if [ "$hpc_elastic_batch_script" = "$$" ]; then
+        hpc_elastic_got TERM
+        hpc_elastic_got INT
+    else
+        hpc_elastic_due="$hpc_elastic_due hpc_elastic_ask_to_stop"
+    fi
+}
 hpc_elastic_ask_to_stop() {
     if grep -qs '"kind": "stop"' /home/ada/hpc-elastic-runs/digits-20260102-030405-0f0f/requests.jsonl; then
         hpc_elastic_find_srun "$hpc_elastic_step"
@@ -107,10 +119,35 @@ hpc_elastic_ask_to_stop() {
 }
 
 # Who signals the whole job (scancel --full) or its script means what runs in it: HUP and USR1, which the agents know,
-# would end a shell that does not. What it starts has them as ever.
-for hpc_elastic_name in HUP USR1; do
-    [ "$hpc_elastic_batch_script" != "$$" ] || [ -n "`trap -p "$hpc_elastic_name"`" ] || trap : "$hpc_elastic_name"
-done
+# would end a shell that does not.
+if [ "$hpc_elastic_batch_script" = "$$" ]; then
+    [ -n "`trap -p HUP`" ] || trap 'hpc_elastic_got HUP' HUP
+    [ -n "`trap -p USR1`" ] || trap 'hpc_elastic_got USR1' USR1
+fi
+
+# `scancel --full` signals this script and its children, and leaves it to srun to tell the step (22.05 to 26.05). A
+# stopped srun tells nobody, so the step is told here. Whoever ends the job otherwise sends a CONT too, and srun takes
+# what it has got. A TERM ends the watch, without which srun would stay stopped.
+hpc_elastic_pass_on() {
+    local hpc_elastic_names hpc_elastic_name hpc_elastic_value hpc_elastic_pending=0 hpc_elastic_pid hpc_elastic_number
+    hpc_elastic_names=$hpc_elastic_received hpc_elastic_received='' # one command, so that no trap comes between
+    [ -n "$hpc_elastic_names" ] || return
+    hpc_elastic_pause
+    hpc_elastic_pause
+    hpc_elastic_find_srun "$hpc_elastic_step"
+    while read -r hpc_elastic_name hpc_elastic_value; do
+        [ "$hpc_elastic_name" != ShdPnd: ] || hpc_elastic_pending=$((16#$hpc_elastic_value))
+    done <"/proc/$hpc_elastic_srun/status"
+    for hpc_elastic_name in TERM INT HUP USR1 USR2; do
+        case " $hpc_elastic_names " in *" $hpc_elastic_name "*) ;; *) continue ;; esac
+        hpc_elastic_number=`kill -l "$hpc_elastic_name"`
+        [ $((hpc_elastic_pending >> (hpc_elastic_number - 1) & 1)) = 1 ] || continue
+        read -r hpc_elastic_pid hpc_elastic_value </home/ada/hpc-elastic-runs/digits-20260102-030405-0f0f/agents/launch_agent || continue
+        hpc_elastic_value=`tr '\0' '\n' <"/proc/$hpc_elastic_pid/environ" | sed -n 's/^SLURM_STEP_ID=//p'`
+        timeout 10 scancel --signal="$hpc_elastic_name" "$SLURM_JOB_ID.$hpc_elastic_value"
+        kill -0 "$hpc_elastic_watch" || hpc_elastic_start_watch
+    done
+} 2>/dev/null
 
 hpc_elastic_nodes=$SLURM_JOB_NUM_NODES
 [ "$hpc_elastic_nodes" -le 2 ] || hpc_elastic_nodes=2
@@ -405,8 +442,11 @@ hpc_elastic_cut_short() { # without a listing NFS remembers for a minute that th
         kill -TERM "$hpc_elastic_srun"
     fi
 }
-hpc_elastic_cut_short </dev/null >/dev/null 2>&1 &
-hpc_elastic_watch=$!
+hpc_elastic_start_watch() {
+    hpc_elastic_cut_short </dev/null >/dev/null 2>&1 &
+    hpc_elastic_watch=$!
+}
+hpc_elastic_start_watch
 eval "$hpc_elastic_reset_shell"
 
 hpc_elastic_started=yes

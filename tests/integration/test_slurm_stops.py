@@ -25,6 +25,7 @@ from tests.integration.slurm_jobs import (
     wait_for_ranks,
     write_job,
 )
+from tests.integration.test_slurm_survival import is_srun_stopped
 from tests.slurm_sandbox.cluster import Cluster, wait_until
 from tests.tiers import variants
 
@@ -265,3 +266,30 @@ def test_signals_to_the_batch_script_or_to_all_of_the_job_do_not_end_it(slurm_do
     (slurm_door.folder / "go").touch()
     assert_over(run, "SUCCEEDED", 0)
     assert_left_slurm(slurm, run, "COMPLETED", "0:0")
+
+
+@pytest.mark.mirrored
+def test_signals_to_all_of_the_job_reach_workers_while_srun_is_stopped(slurm_door: Door, slurm: Cluster) -> None:
+    """Slurm signals the script and its children (22.05 to 26.05), and a stopped srun tells the step nothing."""
+    run = start(slurm_door, COUNTS_SIGNALS, ranks=2, nodes="2", workers="1")
+    wait_until(lambda: is_srun_stopped(slurm, "node1"), "srun is stopped", otherwise=run.story)
+    for times in (1, 2):
+        slurm.run("scancel", "--full", "--signal=USR1", run.job_id)
+        for rank in (0, 1):
+            run.wait_for_output("got USR1\n" * times, rank=rank)
+    (slurm_door.folder / "go").touch()
+    assert_over(run, "SUCCEEDED", 0)
+    assert [run.stdout(1, rank).count("got USR1") for rank in (0, 1)] == [2, 2]
+    assert_left_slurm(slurm, run, "COMPLETED", "0:0")
+
+
+@pytest.mark.mirrored
+@pytest.mark.parametrize(
+    "name", ["TERM", *variants("HUP", "INT", of="test_a_stop_of_all_of_the_job_comes_while_srun_is_stopped")]
+)
+def test_a_stop_of_all_of_the_job_comes_while_srun_is_stopped(slurm_door: Door, slurm: Cluster, name: str) -> None:
+    run = start(slurm_door, WAITS, ranks=2, nodes="2", workers="1")
+    wait_until(lambda: is_srun_stopped(slurm, "node1"), "srun is stopped", otherwise=run.story)
+    slurm.run("scancel", "--full", f"--signal={name}", run.job_id)
+    assert assert_over(run, "CANCELLED", 10)["reason"] == "terminated"
+    assert_left_slurm(slurm, run, "FAILED", "10:0")
