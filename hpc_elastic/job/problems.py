@@ -105,7 +105,7 @@ _NAMED_OTHERWISE = {
     **dict.fromkeys(("cpus", "cores", "cpus_per_task"), "resources.cpus_per_worker"),
     **dict.fromkeys(("gpus", "num_gpus"), "resources.gpus_per_node"),
     **dict.fromkeys(("walltime", "time_limit", "timelimit"), "time"),
-    **dict.fromkeys(("tasks_per_node", "ntasks_per_node", "nproc_per_node"), "workers_per_node"),
+    **dict.fromkeys(("tasks_per_node", "ntasks_per_node", "nproc_per_node", "workers"), "workers_per_node"),
     **dict.fromkeys(("module", "modules"), "setup: [module load ...]"),
 }
 

@@ -234,6 +234,7 @@ def test_set_rejects_what_the_file_may_not_say_and_names_itself() -> None:
         ("modules", "setup: [module load ...]"),
         ("walltime", "time"),
         ("tasks-per-node", "workers_per_node"),
+        ("workers", "workers_per_node"),
     ],
 )
 def test_key_that_people_know_by_another_name_is_answered_with_ours(key: str, meant: str) -> None:
