@@ -328,14 +328,32 @@ hpc_elastic_hold_srun() {
             hpc_elastic_find_srun "$hpc_elastic_step"
             echo >&"$hpc_elastic_held"
         fi
+        hpc_elastic_agentless=0
         kill -STOP "$hpc_elastic_srun"
-    else
+    elif [ -z "$hpc_elastic_is_held" ] || [ "$hpc_elastic_batch_script" != "$$" ]; then
         kill -CONT "$hpc_elastic_srun"
+    else
+        hpc_elastic_end_srun
     fi
 }
 
-hpc_elastic_is_held=''
-exec {hpc_elastic_held}<> <(:) # is readable once srun has been stopped; the files that say so may hang with their server
+# That agent may have died alone, with others that go on. srun is ended then, before it can end the step for a node that
+# has rebooted. Where no attempt was opened after the first, no node was lost: srun goes on for 3 s, and says before
+# Slurm does if all agents have ended.
+hpc_elastic_end_srun() {
+    local hpc_elastic_after=1 hpc_elastic_signal=STOP
+    hpc_elastic_agentless=$((hpc_elastic_agentless + 1))
+    if [ "`hpc_elastic_count_attempts`" -le "$((hpc_elastic_attempts + 1))" ]; then
+        hpc_elastic_after=4 hpc_elastic_signal=CONT
+    fi
+    [ "$hpc_elastic_agentless" -ne "$hpc_elastic_after" ] || echo >&"$hpc_elastic_alone"
+    [ "$hpc_elastic_agentless" -le 5 ] || hpc_elastic_signal=CONT # it could not be ended
+    kill -"$hpc_elastic_signal" "$hpc_elastic_srun"
+}
+
+hpc_elastic_is_held='' hpc_elastic_agentless=0
+# Become readable when srun has been stopped, and when it is to be ended; files that say so may hang with their server.
+exec {hpc_elastic_held}<> <(:) {hpc_elastic_alone}<> <(:)
 
 # `scontrol resume` lets a stopped srun go on, which would end the step for a node that was lost and is back. Slurm
 # announces a suspend by a TSTP, 2 s before everything stands still: then srun is killed, after the child of its own that
@@ -376,6 +394,10 @@ hpc_elastic_pause() {
 hpc_elastic_wait_for() {
     while [ -z "$hpc_elastic_is_cut_short" ]; do
         kill -0 "$1" 2>/dev/null || break
+        if [ "$hpc_elastic_wait_on" = : ] && read -rt 0 -u "$hpc_elastic_alone"; then
+            hpc_elastic_dismiss_srun 2>/dev/null &&
+                echo "hpc_elastic: this node's agent has ended; srun is ended, for it might end the others for a node that is back"
+        fi
         hpc_elastic_pause
     done
     [ -z "$hpc_elastic_is_cut_short" ] || return 142 # as `wait` that an ALRM ends
@@ -395,7 +417,7 @@ hpc_elastic_has_step() { # within so many seconds; 1 if Slurm says no, 2 if it d
     fi
 }
 hpc_elastic_wait_without_srun() {
-    local hpc_elastic_without=0 hpc_elastic_unanswered=0
+    local hpc_elastic_without=0 hpc_elastic_unanswered=0 hpc_elastic_round=0 hpc_elastic_halves
     until ls /home/ada/hpc-elastic-runs/digits-20260102-030405-0f0f >/dev/null 2>&1 && [ -s /home/ada/hpc-elastic-runs/digits-20260102-030405-0f0f/exit_code ]; do
         if hpc_elastic_agent_lives 2>/dev/null; then
             hpc_elastic_without=0
@@ -410,7 +432,10 @@ hpc_elastic_wait_without_srun() {
             [ "$hpc_elastic_unanswered" -ne 6 ] ||
                 echo "hpc_elastic: this node's agent has ended, and Slurm does not say if others run: waiting for the run's end"
         fi
-        for _ in {1..10}; do hpc_elastic_pause; done
+        hpc_elastic_round=$((hpc_elastic_round + 1)) # all may have ended together: Slurm says so within seconds
+        for ((hpc_elastic_halves = hpc_elastic_round > 5 ? 10 : 1; hpc_elastic_halves > 0; hpc_elastic_halves--)); do
+            hpc_elastic_pause
+        done
     done
     for _ in {1..10}; do # the agents' last records come first, and the states that they write down
         hpc_elastic_has_step 3 || [ "$?" -ne 1 ] || return

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -11,7 +13,7 @@ import pytest
 
 from tests.integration.conftest import Door, Run
 from tests.integration.digits_runs import NODES, Training, is_alive, workers_on
-from tests.integration.slurm_jobs import agent_outputs, script_output, wait_for_ranks, write_job
+from tests.integration.slurm_jobs import agent_outputs, agent_pid, script_output, wait_for_ranks, write_job
 from tests.integration.test_slurm_survival import is_srun_stopped, slurmd_start
 from tests.slurm_sandbox.cluster import Cluster, wait_until
 
@@ -168,6 +170,68 @@ def test_a_resume_after_a_node_was_lost_and_came_back_ends_nobodys_run(slurm_doo
     written = script_output(training.run)
     assert "srun is ended" in written
     assert written.index("every rank exited 0") < written.index("all agents have ended")
+
+
+@pytest.mark.mirrored
+def test_the_agent_beside_srun_dies_after_a_node_came_back_and_the_others_go_on(
+    slurm_door: Door, slurm: Cluster
+) -> None:
+    """Nobody could tell a stopped srun that all agents have ended, and one that goes on would end the step itself."""
+    training = Training.start(slurm_door)
+    wait_until(lambda: is_srun_stopped(slurm, "node1"), "srun is stopped")
+    started = slurmd_start(slurm, "node3")
+    with slurm.configured(SlurmdTimeout=300):
+        slurm.kill("node3")
+        training.wait_until_held(2, 3)
+        slurm.boot("node3")
+        wait_until(lambda: slurmd_start(slurm, "node3") != started, "slurmctld knows of the new slurmd", within_s=90)
+        os.kill(agent_pid(training.run, "node1"), signal.SIGKILL)
+        training.wait_until_held(3, 2)
+        assert "RUNNING" in slurm_door.run("status", training.run.layout.root).stdout
+        training.finish(4, 3, 2)
+        training.assert_completed(slurm)
+    assert "srun is ended" in script_output(training.run)
+
+
+@pytest.mark.variant(of="test_the_agent_beside_srun_dies_after_a_node_came_back_and_the_others_go_on")
+@pytest.mark.mirrored
+def test_a_node_comes_back_after_the_agent_beside_srun_died_and_the_others_go_on(
+    slurm_door: Door, slurm: Cluster
+) -> None:
+    training = Training.start(slurm_door)
+    wait_until(lambda: is_srun_stopped(slurm, "node1"), "srun is stopped")
+    started = slurmd_start(slurm, "node3")
+    with slurm.configured(SlurmdTimeout=300):
+        os.kill(agent_pid(training.run, "node1"), signal.SIGKILL)
+        training.wait_until_held(2, 3)
+        wait_until(lambda: "srun is ended" in script_output(training.run), "srun is ended", otherwise=training.story)
+        slurm.kill("node3")
+        training.wait_until_held(3, 2)
+        slurm.boot("node3")
+        wait_until(lambda: slurmd_start(slurm, "node3") != started, "slurmctld knows of the new slurmd", within_s=90)
+        training.finish(4, 3, 2)
+        training.assert_completed(slurm)
+
+
+@pytest.mark.variant(of="test_a_step_that_is_killed_whole_has_a_result_from_its_script_at_once")
+@pytest.mark.mirrored
+def test_the_job_ends_if_all_agents_die_after_a_restart(
+    slurm_door: Door, slurm: Cluster, record_property: Note
+) -> None:
+    training = Training.start(slurm_door)
+    wait_until(lambda: is_srun_stopped(slurm, "node1"), "srun is stopped")
+    os.kill(agent_pid(training.run, "node3"), signal.SIGKILL)
+    training.wait_until_held(2, 3)
+    agents = [agent_pid(training.run, node) for node in NODES if node != "node3"]
+    for agent in agents:  # one that outlived another for a moment would write the result
+        os.kill(agent, signal.SIGSTOP)
+    killed = time.time()
+    for agent in agents:
+        os.kill(agent, signal.SIGKILL)
+    result = training.run.wait_until_over()
+    assert (result["state"], result["written_by"]) == ("UNKNOWN", "script"), training.story()
+    record_property("result", f"after {Path(training.run.layout.result).stat().st_mtime - killed:.2f} s")
+    slurm.wait_for_job(training.run.job_id, "FAILED")
 
 
 def suspend_and_resume(slurm: Cluster, training: Training) -> None:
