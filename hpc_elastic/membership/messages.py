@@ -389,6 +389,7 @@ class End:
     """Head to member: the run is over; leave with this exit code.
 
     `ends_job`: this member ends the Slurm job when it leaves, because the script that would have ended it is gone.
+    `stands_by`: it does so if the job is still there when as many others have had their time to end it; 0: it does not.
     `is_settled`: the result is durable, or the scheduler starts the job again when this start is over, so workers may
     use their whole time of grace; else other agents may go on with the run at any moment.
     `flush` is the training state in memory that this member writes to the run directory when it leaves.
@@ -398,6 +399,7 @@ class End:
     exit_code: int
     cause: str
     ends_job: bool = False
+    stands_by: int = 0
     is_settled: bool = True
     flush: Flush | None = None
 
