@@ -46,6 +46,8 @@ class JobEnd:
         """Record that a node has joined."""
         if join.is_launch_host:
             self._launch_node = join.node
+        elif join.launch_node and self._launch_node is None:  # its own agent may never come
+            self._launch_node = join.launch_node
         if join.node == self._launch_node:
             self._is_lost = self._is_presumed = False
 

@@ -105,6 +105,23 @@ def test_the_heads_agent_looks_for_a_script_whose_agent_was_gone_before_the_end(
     assert has_to_look_for_the_script(script) is is_gone  # of one that fell silent it knows that the script is lost
 
 
+def test_the_heads_agent_looks_for_a_script_whose_agent_has_never_been_there() -> None:
+    """Another one has found out on which node it runs."""
+    script = HeadScript(4, min_nodes=2, node="node1", join_timeout_s=20)
+    for node_id in (1, 2, 3):
+        script.head.joined(replace(a_join(node_id), launch_node="node0" if node_id == 2 else ""), script.now)
+    script.beating = {1, 2, 3}
+    script.pass_time(21)
+    script.claimed()
+    assert has_to_look_for_the_script(script)
+
+
+def test_nobody_looks_for_a_script_that_runs_on_no_node_of_the_step() -> None:
+    script = HeadScript(4, min_nodes=4, node="node1")
+    script.run()
+    assert not has_to_look_for_the_script(script)
+
+
 def test_nobody_looks_for_a_script_whose_agent_is_here_at_the_end() -> None:
     assert not has_to_look_for_the_script(at_work())
 

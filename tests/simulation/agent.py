@@ -280,6 +280,7 @@ class Agent:
             problem=self.problem,
             can_end_job=self.can_end_job,
             is_launch_host=self.number == 0,
+            launch_node="node0" if self.asks_at_start else "",
             unhealthy=unhealthy,
             keeper_port=self.port + KEEPER_PORTS if run.scenario.copy_s is not None else 0,
         )

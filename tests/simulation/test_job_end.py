@@ -74,6 +74,14 @@ def test_the_heads_agent_does_if_the_machine_of_the_script_goes_down_after_its_a
     assert enders(is_killed, Fault(what="power_off", node=0, at=5.5)) == ["node1"]
 
 
+def test_the_heads_agent_does_if_the_machine_of_the_script_goes_down_before_its_agent_has_a_part() -> None:
+    """The others claim the allocation anew, and know of that machine what they have found out at their start."""
+    run = play(Fault(what="starts_late", node=3, lasts_s=15.0), Fault(what="power_off", node=0, at=4.0))
+    assert run.disk.results[0].reason == "succeeded"
+    assert not any("node0" in claim.members for claim in run.disk.claims.values())
+    assert names_of_enders(run) == [run.disk.results[0].written_by]
+
+
 def test_an_agent_that_finds_the_result_does_if_the_head_is_lost_before_it_has_told_anybody() -> None:
     is_lost = Fault(what="power_off", node=HEAD, phase="closing", at=0.15)
     run = play(HOST_IS_LOST, is_lost, disk_s=(0.05,))
