@@ -35,6 +35,11 @@ class JobEnds:
         """A head tells a member to leave; `own` is the head's node."""
         self._told[head, own][node] = end
 
+    @property
+    def enders_told(self) -> list[str]:
+        """The nodes whose agents were told to end the job, at once."""
+        return [node for told in self._told.values() for node, end in told.items() if end.ends_job]
+
     def leaves(self, agent: Agent, leave: Leave) -> None:
         """An agent has left, and sees to the end of the job if that is left to it."""
         self._left.append((agent, leave))
