@@ -14,7 +14,6 @@ import asyncio
 import os
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from functools import partial
 
 from hpc_elastic.agent.departure import Departure
@@ -140,7 +139,7 @@ class Supervisor:
         self._tasks.run(self._part.heads.find())
         leave = await self._departure
         await self._shut_down(leave)
-        return replace(leave, ends_job=leave.ends_job or self._part.ends_job)
+        return self._part.completed(leave)
 
     def _start_guard(self) -> GuardLink:
         run_dir, node = self._plan.run_dir, self._place.node

@@ -90,10 +90,12 @@ class HeadOver:
 
     `have_all_left`: every member that it ever had has said goodbye or is dead, so no worker of the run is left.
     `ends_job`: this agent has to end the Slurm job, because whoever would have done so was lost as the run ended.
+    `looks_for_script`: it has to if the batch script's node is gone, whose agent was: nobody has looked since.
     """
 
     have_all_left: bool
     ends_job: bool = False
+    looks_for_script: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -185,11 +187,17 @@ class DiscoverHead:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Leave:
-    """Member: no worker is left; end this agent, and the Slurm job too if `ends_job`; before, write `flush`'s state."""
+    """Member: no worker is left; end this agent, and the Slurm job too if `ends_job`; before, write `flush`'s state.
+
+    `stands_by`: end the job if it is still there when as many others have had their time to end it; 0: do not.
+    `looks_for_script`: end it if the batch script's node is gone.
+    """
 
     exit_code: int
     cause: str
     ends_job: bool = False
+    stands_by: int = 0
+    looks_for_script: bool = False
     flush: Flush | None = None
 
 

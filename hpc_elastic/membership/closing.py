@@ -22,9 +22,12 @@ class Closing:
 
     Whoever was told to end the Slurm job, and the batch script itself, may be gone by then: their machine has lost its
     power just as the run ended, or stands still. The head, which waits for all to leave, is the one that sees that, so
-    its own agent ends the job then, as nobody else would before its time limit.
+    its own agent ends the job then, as nobody else would before its time limit. An agent that is dead closes its
+    connection as one that leaves does. So a few others stand by, the head's own agent among them: they end the job if
+    it is there for longer than one that is being ended.
 
     Args:
+        node: the head's own.
         roster: the agents that are here.
         losses: the agents that were lost before.
         job_end: what is known about who ends the Slurm job.
@@ -35,15 +38,18 @@ class Closing:
         "_deadline",
         "_ender",
         "_have_left",
+        "_is_script_unsure",
         "_is_settled",
         "_job_end",
         "_losses",
+        "_node",
         "_roster",
         "_timing",
         "exit_code",
     )
 
-    def __init__(self, roster: Roster, losses: Losses, job_end: JobEnd, timing: Timing) -> None:
+    def __init__(self, node: str, roster: Roster, losses: Losses, job_end: JobEnd, timing: Timing) -> None:
+        self._node = node
         self._roster = roster
         self._losses = losses
         self._job_end = job_end
@@ -51,6 +57,7 @@ class Closing:
         self._have_left: bool
         self._ender: str | None = None  # who was told to end the job, and is not known to be gone
         self._is_settled = False
+        self._is_script_unsure = False  # its node's agent was gone when the run ended
         self._deadline = NEVER
         self.exit_code = int(ExitCode.SUCCESS)
 
@@ -85,12 +92,15 @@ class Closing:
         actions: list[Action] = []
         # With REQUEUE that agent has the job started again, if that was decided, and does nothing else.
         is_ours = self._job_end.is_ours(is_settled=is_settled)
-        self._ender = self._job_end.who(self._roster) if is_ours else None
+        self._is_script_unsure = is_settled and self._job_end.is_agent_away(self._roster)
+        enders = self._job_end.who(self._roster, self._node) if is_ours else ()
+        self._ender = enders[0] if enders else None
         for member in self._roster:
             end = End(
                 exit_code=exit_code,
                 cause=cause,
                 ends_job=member.node == self._ender,
+                stands_by=enders.index(member.node) if member.node in enders else 0,
                 is_settled=is_settled,
                 flush=flushes.get(member.node),
             )
@@ -107,8 +117,13 @@ class Closing:
         if self._deadline == NEVER or len(self._roster) > 0:
             return []
         self._deadline = NEVER
-        ends_job = self._ender is None and self._job_end.is_ours(is_settled=self._is_settled)
-        return [HeadOver(have_all_left=self._have_left and not self._losses.may_live, ends_job=ends_job)]
+        is_ours = self._job_end.is_ours(is_settled=self._is_settled)
+        over = HeadOver(
+            have_all_left=self._have_left and not self._losses.may_live,
+            ends_job=is_ours and self._ender is None,
+            looks_for_script=self._is_script_unsure and not is_ours,
+        )
+        return [over]
 
     def tick(self, now: float) -> list[Action]:
         """Drop the members that have not left by the bound; `left` has to be asked next."""

@@ -86,7 +86,9 @@ class Head:
         self._notices = NoticeRounds(self._roster, settings.restarts)
         self._pending_stop = PendingStop()
         self._barriers = Barriers(self._roster, settings)
-        self._closing = Closing(self._roster, self._members.losses, self._members.job_end, settings.timing)
+        self._closing = Closing(
+            settings.node, self._roster, self._members.losses, self._members.job_end, settings.timing
+        )
         self._unfit = UnfitNodes(self._roster)
         self._news = RoundNews(self._roster)
         self._resume_at = -NEVER
@@ -237,6 +239,10 @@ class Head:
             is_gone: it surely has no workers.
             may_return: its agent most likely lives.
         """
+        actions = self._lose(node, why, now, is_gone=is_gone, may_return=may_return)
+        return actions + self._gather(now) if actions else []
+
+    def _lose(self, node: str, why: str, now: float, *, is_gone: bool, may_return: bool) -> list[Action]:
         # Where this head stood still the next attempt names no node for it, nor one that has stood still with it and
         # says goodbye now; one that does not return is named if that ends the run.
         was_paused = may_return and now < self._woke_at + self._settings.timing.returns_within_s
@@ -265,7 +271,7 @@ class Head:
             actions += self._observe(seen, now)
         else:
             actions.append(Log(text=f"{node} is lost: {why}; the run does without it", level="warning"))
-        return actions + self._check_stopped(now) + self._gather(now)
+        return actions + self._check_stopped(now)
 
     def _may_have_left(self, node: str, now: float) -> bool:
         """Return whether a member whose connection has ended may have given this head up, and its goodbye was lost.
@@ -419,8 +425,8 @@ class Head:
         if paused_s:
             self._woke_at = now
         because = f"{self._settings.node} stood still for {paused_s:.0f} s, and heard nothing" if paused_s else why
-        for node in leases.tick(now):
-            lost = self.lost(node, because, now, is_gone=False, may_return=paused_s > 0)
+        for node in leases.tick(now):  # the round closes below, without all of them
+            lost = self._lose(node, because, now, is_gone=False, may_return=paused_s > 0)
             actions += [*lost, *drop(node, why)]
         actions += self._stop_if_due(now)
         if self.phase is HeadPhase.RUNNING:

@@ -13,6 +13,9 @@ from hpc_elastic.rundir.records import RunResultRecord, World
 # controller that thousands ask at once answers none. The first node is not among them: the script runs there, and it
 # is gone when another node has to end the job.
 ASKING_NODES = range(1, 5)
+# How many agents see to the end of the job, each after the ones before it. They are few, because a controller that does
+# not answer is asked again by each of them.
+MOST_ENDERS = 4
 
 
 class JobEnd:
@@ -43,6 +46,8 @@ class JobEnd:
         """Record that a node has joined."""
         if join.is_launch_host:
             self._launch_node = join.node
+        elif join.launch_node and self._launch_node is None:  # its own agent may never come
+            self._launch_node = join.launch_node
         if join.node == self._launch_node:
             self._is_lost = self._is_presumed = False
 
@@ -54,6 +59,10 @@ class JobEnd:
     def noted_in(self, world: World) -> World:
         """Return the world with the launch node and whether it is lost, which the next head has to know."""
         return replace(world, launch_node=self._launch_node, is_launch_node_lost=self._is_lost or self._is_presumed)
+
+    def is_agent_away(self, roster: Roster) -> bool:
+        """Return whether the launch node's agent is gone; its machine may be there still, or may have gone after it."""
+        return self._launch_node is not None and roster.get(self._launch_node) is None
 
     @property
     def is_known_lost(self) -> bool:
@@ -68,15 +77,22 @@ class JobEnd:
         """
         return self._is_lost or (self._is_presumed and is_settled)
 
-    def who(self, roster: Roster) -> str | None:
-        """Return the node whose agent ends the job, None if no agent is here.
+    def who(self, roster: Roster, own: str) -> tuple[str, ...]:
+        """Return the nodes whose agents see to the end of the job: the first ends it, the others if it is still there.
 
         An agent that got an answer from Slurm at its start comes first. If there is none, the first agent by node id
         tries: a controller that did not answer then may answer now, and an allocation that nobody ends is paid for
-        until its time limit.
+        until its time limit. The head's own agent, which leaves last, is the second. Of the others the next one that
+        got an answer stands by, and the last one: nodes of one rack, which may go together, have ids in a row.
+
+        Args:
+            roster: the agents that are here.
+            own: the head's node.
         """
-        joins = [member.join for member in roster]
-        return min(joins, key=lambda join: (not join.can_end_job, join.node_id)).node if joins else None
+        joins = sorted((member.join for member in roster), key=lambda join: (not join.can_end_job, join.node_id))
+        nodes = [join.node for join in joins]
+        second = [own] if own in nodes else []
+        return tuple(dict.fromkeys([*nodes[:1], *second, *nodes[1:2], *nodes[-1:], *nodes]))[:MOST_ENDERS]
 
 
 def is_left_to_readers(result: RunResultRecord, world: World, lost: LostHead, *, is_member: bool) -> bool:

@@ -495,9 +495,10 @@ class Member:
         cause = message.cause if isinstance(message, messages.End) else message.reason
         if self._leave is not None:
             return []
-        ends_job = isinstance(message, messages.End) and message.ends_job
-        flush = message.flush if isinstance(message, messages.End) else None
-        leave = self._leave = Leave(exit_code=message.exit_code, cause=cause, ends_job=ends_job, flush=flush)
+        leave = Leave(exit_code=message.exit_code, cause=cause)
+        if isinstance(message, messages.End):
+            leave = replace(leave, ends_job=message.ends_job, stands_by=message.stands_by, flush=message.flush)
+        self._leave = leave
         if self.phase in (MemberPhase.WORKING, MemberPhase.FINISHED, MemberPhase.STOPPING):  # `workers_stopped` departs
             # Without a result other nodes may go on while these workers use their grace, and no lease would show it.
             is_settled = isinstance(message, messages.Refused) or message.is_settled

@@ -32,7 +32,8 @@ class Join:
     """Member to head, the first message: ask to join. `problem` says why this node cannot take part, if so.
 
     `unhealthy` says what this node's health checks found, if anything: it could be head, but is to have no workers.
-    `can_end_job`: this agent can end the Slurm job; `is_launch_host`: srun runs on this node.
+    `can_end_job`: this agent can end the Slurm job; `is_launch_host`: srun runs on this node. `launch_node`: the node
+    on which it runs, if this agent has found out that it is another one of the step.
     `number`: how often this agent has asked to join; an older Join may arrive after a newer one, on another connection.
     `held`: the training states in the memory of this node, its own and copies of other nodes'. `keeper_port`: on which
     other nodes can fetch them, and send theirs; 0: they cannot. `switch`: what fails with this node, if copies are to
@@ -53,6 +54,7 @@ class Join:
     problem: str | None = None
     can_end_job: bool = False
     is_launch_host: bool = False
+    launch_node: str = ""
     number: int = 0
     unhealthy: str | None = None
     clock_ns: int = 0
@@ -389,6 +391,7 @@ class End:
     """Head to member: the run is over; leave with this exit code.
 
     `ends_job`: this member ends the Slurm job when it leaves, because the script that would have ended it is gone.
+    `stands_by`: it does so if the job is still there when as many others have had their time to end it; 0: it does not.
     `is_settled`: the result is durable, or the scheduler starts the job again when this start is over, so workers may
     use their whole time of grace; else other agents may go on with the run at any moment.
     `flush` is the training state in memory that this member writes to the run directory when it leaves.
@@ -398,6 +401,7 @@ class End:
     exit_code: int
     cause: str
     ends_job: bool = False
+    stands_by: int = 0
     is_settled: bool = True
     flush: Flush | None = None
 

@@ -33,6 +33,21 @@ def told_to_end_the_job(script: HeadScript) -> list[str]:
     return [node for node, message in ends.items() if message.ends_job]
 
 
+def those_that_stand_by(script: HeadScript) -> list[str]:
+    """Who is told so when the run is over, in their order."""
+    ends = sent(script.head.result_written(0, "it is over", script.now), End)
+    turns = {message.stands_by: node for node, message in ends.items() if message.stands_by}
+    assert list(range(1, len(turns) + 1)) == sorted(turns)
+    return [turns[turn] for turn in sorted(turns)]
+
+
+def has_to_look_for_the_script(script: HeadScript) -> bool:
+    """Whether the head's own agent looks whether the script is there, once all have left."""
+    script.head.result_written(0, "it is over", script.now)
+    overs = [over for node_id in range(4) for over in of_kind(script.lose(node_id), HeadOver)]
+    return [over.looks_for_script for over in overs] == [True]
+
+
 def has_to_end_the_job(actions: Sequence[Action]) -> bool:
     """Whether the head's own agent ends the job, once the head is over."""
     (over,) = of_kind(actions, HeadOver)
@@ -65,6 +80,59 @@ def test_the_heads_agent_ends_the_job_if_the_one_that_was_told_to_is_silent_unti
     script.lose(3)
     script.now += CLOSING_BOUND_S
     assert has_to_end_the_job(script.head.tick(script.now))
+
+
+def test_few_agents_stand_by_to_end_the_job_the_heads_own_first() -> None:
+    """The one that was told to may die before it has, and closes its connection then as if it had left."""
+    script = HeadScript(9, min_nodes=2, node="node5")
+    for node_id in range(9):
+        join = replace(a_join(node_id), can_end_job=node_id in (2, 3), is_launch_host=node_id == 0)
+        script.head.joined(join, script.now)
+    script.claimed()
+    script.lose(0, is_gone=False)
+    assert those_that_stand_by(script) == ["node5", "node3", "node8"]  # `node2` ends it
+
+
+def test_nobody_stands_by_where_the_script_ends_the_job() -> None:
+    assert those_that_stand_by(at_work()) == []
+
+
+@pytest.mark.parametrize("is_gone", [True, False], ids=["its agent died", "it fell silent"])
+def test_the_heads_agent_looks_for_a_script_whose_agent_was_gone_before_the_end(*, is_gone: bool) -> None:
+    """Its machine may have been shut down, which ends the agent first."""
+    script = at_work()
+    script.lose(0, is_gone=is_gone)
+    assert has_to_look_for_the_script(script) is is_gone  # of one that fell silent it knows that the script is lost
+
+
+def test_the_heads_agent_looks_for_a_script_whose_agent_has_never_been_there() -> None:
+    """Another one has found out on which node it runs."""
+    script = HeadScript(4, min_nodes=2, node="node1", join_timeout_s=20)
+    for node_id in (1, 2, 3):
+        script.head.joined(replace(a_join(node_id), launch_node="node0" if node_id == 2 else ""), script.now)
+    script.beating = {1, 2, 3}
+    script.pass_time(21)
+    script.claimed()
+    assert has_to_look_for_the_script(script)
+
+
+def test_nobody_looks_for_a_script_that_runs_on_no_node_of_the_step() -> None:
+    script = HeadScript(4, min_nodes=4, node="node1")
+    script.run()
+    assert not has_to_look_for_the_script(script)
+
+
+def test_nobody_looks_for_a_script_whose_agent_is_here_at_the_end() -> None:
+    assert not has_to_look_for_the_script(at_work())
+
+
+def test_nobody_looks_for_the_script_while_others_may_go_on_with_the_run() -> None:
+    """This head's disk fails, and behind a cut the script's node may be at work with the others."""
+    script = at_work()
+    script.lose(0)
+    script.head.disk_failed("no", script.now)
+    overs = [over for node_id in range(4) for over in of_kind(script.lose(node_id), HeadOver)]
+    assert [over.looks_for_script for over in overs] == [False]
 
 
 def test_nobody_else_ends_the_job_if_the_one_that_was_told_to_has_left() -> None:

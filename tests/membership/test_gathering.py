@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from hpc_elastic.errors import ExitCode, MissingNode, RendezvousCause, RendezvousTimeoutError
-from hpc_elastic.membership.actions import Action, ClaimAttempt, Log, Note, WriteResult
+from hpc_elastic.membership.actions import Action, ClaimAttempt, Drop, Log, Note, WriteResult
 from hpc_elastic.membership.gathering import Diagnosis, other_version
 from hpc_elastic.membership.messages import Join, Refused
 from hpc_elastic.membership.timing import SPARES_COME_WITHIN_S
@@ -221,3 +221,13 @@ def test_a_missing_spare_is_awaited_if_an_unhealthy_node_leaves_a_place_to_it() 
     script.join(2, unhealthy="scratch: full")
     assert not of_kind([*script.join(0, 1), *script.pass_time(30)], ClaimAttempt)
     assert the_claim(script.join(3)).claim.members == ("node0", "node1", "node3")
+
+
+def test_a_head_that_stood_still_claims_nothing_with_nodes_that_it_loses_as_it_wakes_up() -> None:
+    """They have given it up, and may have another head: an attempt would be claimed in vain."""
+    script = HeadScript(4, min_nodes=2, join_timeout_s=20)
+    script.join(0, 1, 2)
+    script.now += 30
+    actions = script.head.tick(script.now)
+    assert sorted(action.node for action in of_kind(actions, Drop)) == ["node1", "node2"]
+    assert not of_kind(actions, ClaimAttempt)

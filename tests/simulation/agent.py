@@ -132,7 +132,6 @@ class SimulatedTelemetry:
             run.conduct.searches(agent)
             agent.parted_at = run.clock.now
         elif isinstance(action, Leave):
-            agent.ends_job = action.ends_job
             if action.flush is not None:
                 agent.workers.states.flush(action.flush)
             agent.left(action.exit_code, action.cause)
@@ -281,6 +280,7 @@ class Agent:
             problem=self.problem,
             can_end_job=self.can_end_job,
             is_launch_host=self.number == 0,
+            launch_node="node0" if self.asks_at_start else "",
             unhealthy=unhealthy,
             keeper_port=self.port + KEEPER_PORTS if run.scenario.copy_s is not None else 0,
         )
@@ -325,12 +325,12 @@ class Agent:
         self.part.serve(cast(NodeWorkers, self.workers), signals, examine=examine)
         self._tasks.run(self.part.heads.find())
         try:
-            await self._departure
+            leave = await self._departure
         except HpcElasticError as error:
             self._fails(error)
             return
         await self.part.close()
-        self.ends_job = self.ends_job or self.part.ends_job
+        leave = self.part.completed(leave)
         await self.saves.close()
         await self.part.member.close()
         await self._tasks.cancel()
@@ -339,6 +339,7 @@ class Agent:
             self.run.conduct.goes(self)
         except AssertionError as error:
             self.run.crash = self.run.crash or error
+        self.run.job_ends.leaves(self, leave)
         self._stop_running()
 
     def _moved(self) -> None:
@@ -457,8 +458,8 @@ class Agent:
         is_heeded = isinstance(message, RunEnd) and (leave is None or leave.cause == message.cause)
         self.is_told = self.is_told or is_heeded
         if isinstance(message, RunEnd) and leave is not None and not self._was_leaving:
-            told = (message.exit_code, message.cause, message.ends_job, message.flush)
-            does = (leave.exit_code, leave.cause, leave.ends_job, leave.flush)
+            told = (message.exit_code, message.cause, message.ends_job, message.stands_by, message.flush)
+            does = (leave.exit_code, leave.cause, leave.ends_job, leave.stands_by, leave.flush)
             require(does == told, f"{self.name} is to leave with {told}, and does with {does}")
 
     def hears_result(self, cause: str) -> None:

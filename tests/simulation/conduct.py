@@ -169,21 +169,12 @@ class Conduct:
 
     def _ends(self, agent: Agent, head: object, node: str, end: messages.End) -> None:
         """A head tells a member to leave: one ends the job if the node of the batch script is not with this head."""
+        self._run.job_ends.is_told(head, agent.name, node, end)
         told = self._told_ends[head]
         told[node] = end.ends_job
         enders, host = [node for node, is_it in told.items() if is_it], self._run.agents[0].name
         is_so = not enders or (len(enders) == 1 and host not in told)
         require(is_so, f"{agent.name} has {enders} end the job, and the members {sorted(told)}")
-
-    def check_end(self) -> None:
-        """Whoever has had an answer from the scheduler ends the job, the first of them by its number."""
-        for told in self._told_ends.values():
-            agents = [self._run.agent(node) for node in told]
-            first = min(agents, key=lambda agent: (not agent.can_end_job, agent.number))
-            enders = [node for node, is_it in told.items() if is_it]
-            require(
-                enders in ([], [first.name]), f"{enders} end the job, and of {sorted(told)} {first.name} is the first"
-            )
 
     def leads(self, agent: Agent, head: object) -> None:
         """An agent has a head."""

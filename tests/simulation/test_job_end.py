@@ -51,6 +51,40 @@ def test_the_heads_agent_does_if_the_one_that_was_told_to_is_lost(what: str) -> 
     assert "node3" in enders(HOST_IS_LOST, head_moves, is_lost)
 
 
+@pytest.mark.parametrize("at_s", [0.04, 0.05, 0.06])
+def test_the_heads_agent_does_if_the_one_that_was_told_to_is_killed_before_it_has(at_s: float) -> None:
+    """Its kernel closes the connection as that of an agent that has left."""
+    head_moves = Fault(what="power_off", node=1, at=5.0)
+    run = play(HOST_IS_LOST, head_moves, Fault(what="kill_agent", node=2, phase="closing", at=at_s))
+    assert run.disk.results[0].written_by == "node3"
+    assert run.job_ends.enders_told == ["node2"]
+    assert run.agent("node2").was_killed
+    assert names_of_enders(run) == ["node3"]
+
+
+def test_another_agent_does_if_the_head_that_is_to_end_it_is_killed_first() -> None:
+    run = play(HOST_IS_LOST, Fault(what="kill_agent", node=HEAD, phase="closing", at=0.05))
+    assert run.disk.results[0].written_by == "node1"
+    assert run.job_ends.enders_told == ["node1"]
+    assert run.agent("node1").was_killed
+    assert names_of_enders(run) == ["node2"]
+
+
+def test_the_heads_agent_does_if_the_machine_of_the_script_goes_down_after_its_agent() -> None:
+    """As in an orderly shutdown, which ends the agent first."""
+    is_killed = Fault(what="kill_agent", node=0, at=5.0)
+    assert enders(is_killed) == []
+    assert enders(is_killed, Fault(what="power_off", node=0, at=5.5)) == ["node1"]
+
+
+def test_the_heads_agent_does_if_the_machine_of_the_script_goes_down_before_its_agent_has_a_part() -> None:
+    """The others claim the allocation anew, and know of that machine what they have found out at their start."""
+    run = play(Fault(what="starts_late", node=3, lasts_s=15.0), Fault(what="power_off", node=0, at=4.0))
+    assert run.disk.results[0].reason == "succeeded"
+    assert not any("node0" in claim.members for claim in run.disk.claims.values())
+    assert names_of_enders(run) == [run.disk.results[0].written_by]
+
+
 def test_an_agent_that_finds_the_result_does_if_the_head_is_lost_before_it_has_told_anybody() -> None:
     is_lost = Fault(what="power_off", node=HEAD, phase="closing", at=0.15)
     run = play(HOST_IS_LOST, is_lost, disk_s=(0.05,))

@@ -423,6 +423,7 @@ def test_a_head_is_not_superseded_by_its_own_claim_if_the_answer_to_it_was_lost(
         pytest.param(3040277, draw, id="a node that dialled and was cut off before it said what for"),
         pytest.param(3052349, draw, id="a node that the claim of a head counts as lost, and that had not come to it"),
         pytest.param(3020941, draw, id="a store host that ends as the next attempt begins"),
+        pytest.param(9515307, draw, id="a head that stood still claims nothing with nodes it loses as it wakes up"),
         pytest.param(1607101, draw_states, id="a head that stands still between its decision and its claim"),
     ],
 )

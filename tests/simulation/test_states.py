@@ -67,6 +67,7 @@ def test_no_rule_is_broken_where_ranks_save(seeds: range) -> None:
         pytest.param(9122480, id="an attempt that starts no workers has no failures of the one before"),
         pytest.param(9110665, id="a join that its agent has given up is not taken in"),
         pytest.param(6106222, id="a head that is slow to answer a join is waited for"),
+        pytest.param(9216825, id="an agent that dies as the run ends is not the only one that ends the job"),
         pytest.param(6208412, id="who is refused by a first head of another version leaves for that"),
     ],
 )

@@ -6,10 +6,9 @@ from typing import TYPE_CHECKING
 
 from hpc_elastic.agent.rendezvous.search import SEARCH_TIMES
 from hpc_elastic.membership.messages import Welcome
-from hpc_elastic.membership.timing import Timing
 from tests.simulation.progress import DISK_OPERATIONS, TALKS_S
 from tests.simulation.rules import require
-from tests.simulation.scenario import GRACE_S, Fault
+from tests.simulation.scenario import GRACE_S
 from tests.simulation.wiring import VERSIONS
 
 if TYPE_CHECKING:
@@ -36,10 +35,9 @@ class Verdicts:
             if agent.exit_code is not None:
                 self._check_exit_code(agent, agent.exit_code)
         self._check_leaving()
-        self._check_job_end()
+        run.job_ends.check_end()
         run.limits.check_end()
         run.terms.check_end()
-        run.conduct.check_end()
         run.refused_disks.check_end()
         run.asked_saves.check_end()
         run.kept.check_end()
@@ -65,36 +63,6 @@ class Verdicts:
             looks_s = LOOKS_EVERY_S * (agent.name not in run.witness.joined)
             what = f"{agent.name} is gone {took_s:.1f} s after the end of the run and its own start"
             require(took_s <= allowed_s + looks_s, what)
-
-    def _check_job_end(self) -> None:
-        """The agents end the job if, and only if, the node of the batch script cannot."""
-        run = self._run
-        enders = [agent.name for agent in run.everybody if agent.ends_job]
-        if not run.witness.kinds:
-            require(not enders, f"{enders} end the job, whose script is there")
-        kinds = [fault.what for fault in run.scenario.faults]
-        is_up = len(kinds) == 1 and kinds[0] == "kill_agent" and max(run.scenario.delays_s) < 0.1
-        require(not (is_up and enders), f"{enders} end the job, and the machine of its script was never away")
-        host = run.agents[0]
-        # Where its agent alone was killed at first, the machine is there, for all that is known, and its script too.
-        is_lost = not host.is_powered and not host.was_killed and host.died_at < run.disk.ended_at and not run.earlier
-        # A result on its way to the disk when its power went is the last thing that the host did, as an earlier one.
-        is_lost = is_lost and not (run.disk.results and run.disk.results[0].written_by == host.name)
-        is_told = any(agent.is_told and agent.exit_code is not None for agent in run.agents if agent is not host)
-        # Lost before any attempt it is known to nobody.
-        was_member = any(host.name in claim.members for claim in run.disk.claims.values())
-        if is_lost and was_member and is_told and not run.witness.is_requeued and not self._is_reset_forged(host):
-            require(bool(enders), "nobody ends the job, whose script is lost")
-
-    def _is_reset_forged(self, host: Agent) -> bool:
-        """Whether somebody has reset a connection in the name of a machine that went down just before, or just after.
-
-        No machine that starts again answers so soon: who sees that takes its agent alone for dead. Of a machine that
-        goes down before its members have come back to it, they see no more than the reset.
-        """
-        run, timing = self._run, Timing(lease_s=self._run.scenario.lease_s, profile=self._run.scenario.profile)
-        resets = [moment for moment, _, what in run.events if isinstance(what, Fault) and what.what == "reset"]
-        return any(abs(moment - host.died_at) < timing.silent_before_restart_s for moment in resets)
 
     def _may_have_no_result(self) -> bool:
         """Whether everybody who could have written one was gone, or told that the scheduler will go on.

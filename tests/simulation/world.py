@@ -30,6 +30,7 @@ from tests.simulation.file_system import Files
 from tests.simulation.foretold import Foretold
 from tests.simulation.goodbyes import Goodbyes
 from tests.simulation.headships import Headships
+from tests.simulation.job_ends import JobEnds
 from tests.simulation.joins import Joins
 from tests.simulation.kept import Kept
 from tests.simulation.large import Large
@@ -102,6 +103,7 @@ class SimulatedRun:
         self.scheduler = JobScheduler(self)
         self.limits = Limits(self)
         self.terms = Terms(self)
+        self.job_ends = JobEnds(self)
         self.end_questions = EndQuestions(self)
         self.causes = Causes(self)
         self.large = Large(self)

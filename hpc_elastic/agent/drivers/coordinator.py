@@ -141,7 +141,7 @@ class Coordinator:
         self._own: Join | None = None
         self._has_checked_end = False
         self.over = asyncio.Event()
-        self.ends_job = False  # known once it is over
+        self.ends_job = self.looks_for_script = False  # known once it is over
         self._watch = HeadWatch(
             head,
             node=node,
@@ -368,7 +368,7 @@ class Coordinator:
             if action.have_all_left:
                 self._disk.best_effort(self._journal.note_all_left)
             self._saves.run_ended()
-            self.ends_job = action.ends_job
+            self.ends_job, self.looks_for_script = action.ends_job, action.looks_for_script
             self.over.set()
         elif isinstance(action, (Log, Note)):
             self._tell(action)

@@ -102,7 +102,8 @@ class HeadSide(Receiver):
         self._claims = 0  # of allocations without an attempt, while this agent searched for a head
         self._successor: Successor | None = None
         self._timing = Timing(lease_s=plan.elastic.lease_s)
-        self.ends_job = False  # whether this agent has to end the Slurm job, known when this part has ended
+        # Whether this agent has to end the Slurm job, or if its script is gone; known when this part has ended.
+        self.ends_job = self.looks_for_script = False
         self._making: object = None  # marks the head under creation; replaced if that is called off
         self._is_stepping_down = False
         self._heard: NoticeGiven | None = None  # the notice that a head has told the member of last
@@ -198,7 +199,7 @@ class HeadSide(Receiver):
             self._head.own_member_left("left")
             with contextlib.suppress(asyncio.TimeoutError):
                 await asyncio.wait_for(self._head.over.wait(), self._timing.head_closes_within_s)
-            self.ends_job = self._head.ends_job
+            self.ends_job, self.looks_for_script = self._head.ends_job, self._head.looks_for_script
             await self._head.close()
         if self._connection is not None:
             self._connection.close()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from hpc_elastic.agent.drivers.head_side import HeadSide
 from hpc_elastic.agent.drivers.head_start import HeadStart
@@ -138,10 +138,10 @@ class Participation:
         """Returns when the guard has to kill the workers: `guard_s` after the member's or local head's own deadline."""
         return min(self.member.fence_deadline(), self.heads.fence_deadline()) + self._profile.guard_s
 
-    @property
-    def ends_job(self) -> bool:
-        """Whether this agent has to end the Slurm job, whatever its `Leave` says; known when this part has ended."""
-        return self.heads.ends_job
+    def completed(self, leave: Leave) -> Leave:
+        """Returns this agent's `Leave` with what a local head, which ends later, has found about the job's end."""
+        heads = self.heads
+        return replace(leave, ends_job=leave.ends_job or heads.ends_job, looks_for_script=heads.looks_for_script)
 
     async def close(self) -> None:
         """Ends this part after the member has left: a local head ends after all others, then the listener closes."""

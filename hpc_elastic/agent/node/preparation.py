@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib.metadata
 import os
 import platform
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 
 from hpc_elastic import __version__
@@ -13,12 +13,12 @@ from hpc_elastic.agent.node.binding import WorkerPlaces
 from hpc_elastic.agent.node.cpus import describe_narrowness
 from hpc_elastic.agent.node.environment import NodeFacts, worker_directory, worker_environment, worker_target
 from hpc_elastic.agent.node.gpus import NodeGpus, count_gpus, gpu_problem, gpu_remarks
-from hpc_elastic.agent.node.network import interface_of, is_own_address, own_address
+from hpc_elastic.agent.node.network import interface_of, is_own_address, own_address, resolve_node
 from hpc_elastic.agent.node.node_environment import rehearse
 from hpc_elastic.errors import AllocationError, HpcElasticError
 from hpc_elastic.membership.job_end import ASKING_NODES
 from hpc_elastic.membership.messages import Join
-from hpc_elastic.plan.launch_plan import LaunchPlan
+from hpc_elastic.plan.launch_plan import LaunchPlan, NetworkPlan
 from hpc_elastic.plan.roles import RolePlan
 from hpc_elastic.rundir.function_file import python_mismatch, read_header
 from hpc_elastic.rundir.layout import RunLayout
@@ -28,6 +28,7 @@ from hpc_elastic.scheduler.slurm.step import find_step_gpus, launch_address
 from hpc_elastic.stage_variables import PROBLEM_VARIABLE
 
 NOT_INSTALLED = "not installed"
+RESOLVES_WITHIN_S = 2.0  # a node's name; the scheduler is asked after that, for some seconds
 OF_AGENT = {"hpc_elastic": __version__}
 
 
@@ -49,20 +50,49 @@ class NodeReport:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobTies:
-    """The node's relation to the Slurm job: whether it could end the job, and whether srun runs on it."""
+    """The node's relation to the Slurm job: whether it could end the job, and whether srun runs on it.
+
+    `launch_node`: the other node on which srun runs; empty where this one does not know.
+    """
 
     can_end_job: bool = False
     is_launch_host: bool = False
+    launch_node: str = ""
 
 
-def examine_job(allocation: Allocation, environ: Mapping[str, str], *, can_end_job: Callable[[str], bool]) -> JobTies:
-    """Return this node's ties to the job; a few nodes ask the scheduler, ahead of need. May take some seconds."""
+def examine_job(
+    allocation: Allocation,
+    environ: Mapping[str, str],
+    *,
+    can_end_job: Callable[[str], bool],
+    find_addresses: Callable[[str], Collection[str]] | None = None,
+) -> JobTies:
+    """Return this node's ties to the job; a few nodes ask the scheduler, ahead of need. May take some seconds.
+
+    These few also find out whether srun runs on the first node: should that be lost before its agent has joined, nobody
+    else could tell that its script is lost. It may run on no node of the step, as in an allocation of a person's own.
+
+    Args:
+        allocation: this node's place.
+        environ: the agent's environment.
+        can_end_job: returns whether this node could end a job.
+        find_addresses: returns the addresses of a node; asks the name server by default.
+    """
     if allocation.is_local:
         return JobTies()
+    address, first = launch_address(environ), allocation.nodes[0]
+    is_asking = allocation.node_id in ASKING_NODES
+    is_own = is_own_address(address)
+    is_on_first = is_asking and bool(address) and not is_own and address in (find_addresses or _addresses)(first)
     return JobTies(
-        can_end_job=allocation.node_id in ASKING_NODES and can_end_job(allocation.job_id),
-        is_launch_host=is_own_address(launch_address(environ)),
+        can_end_job=is_asking and can_end_job(allocation.job_id),
+        is_launch_host=is_own,
+        launch_node=first if is_on_first else "",
     )
+
+
+def _addresses(name: str) -> Collection[str]:
+    return resolve_node(name, NetworkPlan(), within_s=RESOLVES_WITHIN_S).addresses
 
 
 def examine_node(
@@ -141,6 +171,7 @@ def describe_node(
         problem=report.problem,
         can_end_job=ties.can_end_job,
         is_launch_host=ties.is_launch_host,
+        launch_node=ties.launch_node,
         unhealthy=unhealthy,
         gpus=report.gpus,
         remarks=report.remarks,

@@ -28,6 +28,31 @@ def test_of_512_agents_four_ask_the_controller_and_not_the_batch_scripts() -> No
     assert [number for number, each in enumerate(ties) if each.can_end_job] == asked
 
 
+@pytest.mark.parametrize(
+    ("addresses", "node_id", "launch_node"),
+    [
+        (("10.9.0.1", "192.0.2.7"), 1, "node0"),
+        (("10.9.0.1",), 1, ""),  # it runs on a login node
+        ((), 1, ""),  # the name server is silent
+        (("192.0.2.7",), 5, ""),  # thousands do not ask a name server at once
+    ],
+)
+def test_few_agents_find_out_whether_srun_runs_on_the_first_node(
+    addresses: tuple[str, ...], node_id: int, launch_node: str
+) -> None:
+    """Should it be lost before its agent has joined, nobody else could tell that the batch script is lost."""
+    environ = {"SLURM_LAUNCH_NODE_IPADDR": "192.0.2.7"}
+    names: list[str] = []
+
+    def find(name: str) -> tuple[str, ...]:
+        names.append(name)
+        return addresses
+
+    ties = examine_job(a_place(node_id), environ, can_end_job=lambda _: False, find_addresses=find)
+    assert ties == JobTies(launch_node=launch_node)
+    assert names == ["node0"] * (node_id == 1)
+
+
 @pytest.mark.parametrize("node_id", [0, 1])
 def test_on_this_machine_nobody_asks(node_id: int) -> None:
     def fail(_: str) -> bool:
