@@ -19,7 +19,7 @@ import pytest
 from hpc_elastic.observe.schemas import ERROR_FILE, RECORDS, record_schema
 from hpc_elastic.rundir.layout import RunLayout
 from tests.slurm_sandbox.cluster import Cluster, wait_until
-from tests.without_torch import hide_torch
+from tests.without_torch import hide_compiler, hide_torch
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 DIGITS = REPOSITORY / "examples" / "digits"
@@ -216,7 +216,7 @@ class Door:
         folder: where job files are and runs go.
         environ: the environment of the commands.
 
-    A test whose processes must have torch although its scripts do not name it sets `may_hide_torch` to False.
+    A test whose processes must have all of torch, whatever its scripts name, sets `may_hide_torch` to False.
     """
 
     def __init__(self, folder: Path, environ: Mapping[str, str], *, command: tuple[str, ...] = ()) -> None:
@@ -281,22 +281,27 @@ class Door:
         return Run(job_id=told["job_id"], layout=RunLayout(told["run_dir"]))
 
     def _environ_of(self, command: Sequence[str]) -> dict[str, str]:
-        """Return the environment of a command: without torch if it submits a job that does not use torch."""
+        """Return the environment of a command: without torch, or its compiler, if it submits a job that needs none."""
         words = command[len(self.command) :] if tuple(command[: len(self.command)]) == self.command else ()
-        if words[:1] != ("submit",) or not self.may_hide_torch or any(self._is_about_torch(word) for word in words):
+        if words[:1] != ("submit",) or not self.may_hide_torch:
             return self.environ
+        text = "".join(map(self._text_of, words))
+        if "PYTHONPATH" in text:
+            return self.environ
+        # About torch, or what only torch brings.
+        if any(word in text for word in ("torch", "start: fork", "preload:")):
+            return hide_compiler(self.environ)
         return hide_torch(self.environ, self.folder.parent / "without-torch")
 
-    def _is_about_torch(self, job: str) -> bool:
-        """Whether a job file, or a script in it or beside it, is about torch or what only torch brings."""
+    def _text_of(self, job: str) -> str:
+        """Return a job file with the scripts in it and beside it; nothing for another word of a command."""
         path = self.folder / job
         if not job.endswith((".yaml", ".yml")) or not path.is_file():
-            return False
+            return ""
         text = path.read_text(errors="replace")
         named = {path.parent / name for name in re.findall(r"[\w./-]+\.py\b", text)}
         files = [file for file in {*path.parent.glob("*.py"), *named} if file.is_file()]
-        scripts = "".join(file.read_text(errors="replace") for file in files)
-        return any(word in scripts + text for word in ("torch", "start: fork", "preload:", "PYTHONPATH"))
+        return text + "".join(file.read_text(errors="replace") for file in files)
 
 
 @pytest.fixture

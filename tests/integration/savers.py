@@ -12,6 +12,8 @@ from tests.integration.conftest import Door, Run, whole_lines
 from tests.slurm_sandbox.cluster import wait_until
 from tests.soak import saver
 
+STEP_MS = 100  # beside which a step computes for 4 ms or more on each rank, as long as a test waits for something else
+
 
 def train(
     door: Door,
@@ -29,7 +31,7 @@ def train(
     """
     folder = door.folder / name
     folder.mkdir()
-    pace = () if "--step-ms" in options else ("--step-ms", "50")
+    pace = () if "--step-ms" in options else ("--step-ms", str(STEP_MS))
     arguments = json.dumps([str(folder), *pace, *options])
     door.write(
         "job.yaml",
@@ -58,7 +60,7 @@ def wait_until_saved(run: Run, folder: Path, attempt: int, ranks: int, more: int
     wait_until(have_saved, f"all have saved in attempt {attempt}", within_s=120, otherwise=run.story)
 
 
-def finish(run: Run, folder: Path, ranks: int, *, step_ms: int = 50) -> None:
+def finish(run: Run, folder: Path, ranks: int, *, step_ms: int = STEP_MS) -> None:
     """Let a training end, at a step that no rank has come to when it is told: 3 s later at least, if nobody told it."""
     end = folder / "end.new"
     end.write_text(str(max(saved(folder, rank)[-1][1] for rank in range(ranks)) + -(-3000 // step_ms)))

@@ -19,7 +19,7 @@ attempt = os.environ["HPC_ELASTIC_ATTEMPT"]
 print("restarts", os.environ["TORCHELASTIC_RESTART_COUNT"], "of", os.environ["TORCHELASTIC_MAX_RESTARTS"], flush=True)
 open(f"started-{attempt}-{os.environ['RANK']}", "w").close()
 if os.environ["RANK"] == "3":
-    while len(glob.glob(f"started-{attempt}-*")) < 8:
+    while len(glob.glob(f"started-{attempt}-*")) < int(os.environ["WORLD_SIZE"]):
         time.sleep(0.02)
     raise ValueError("no such shard: 17")
 signal.pause()
@@ -62,7 +62,7 @@ def test_a_rank_that_always_raises_uses_up_max_restarts(slurm_door: Door, slurm:
 
 @pytest.mark.mirrored
 def test_status_and_logs_tell_the_cause_of_a_failed_run(slurm_door: Door) -> None:
-    write_job(slurm_door, RAISES, more="restart: {max_restarts: 0}")
+    write_job(slurm_door, RAISES, nodes="2", more="restart: {max_restarts: 0}")
     run = slurm_door.submit("job.yaml", wait=True, exit_code=1)
     shown = " ".join(slurm_door.run("status", run.job_id, exit_code=None).stdout.split())
     assert "FAILED, exit code 1" in shown

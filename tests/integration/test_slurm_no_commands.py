@@ -71,7 +71,7 @@ def test_a_cancellation_is_found_by_status(slurm_door: Door, slurm: Cluster, no_
 
 
 def test_a_run_ends_well(slurm_door: Door, no_commands: None) -> None:
-    run = start(slurm_door, WAITS_ONCE, ranks=4, workers="1")
+    run = start(slurm_door, WAITS_ONCE, ranks=2, nodes="2", workers="1")
     slurm_door.run("cancel", run.layout.root)
     assert_over(run, "CANCELLED", 10)
 

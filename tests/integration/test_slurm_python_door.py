@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from tests.integration.conftest import Door
 from tests.integration.conftest import Run as Records
 from tests.integration.submitit_plugin import declare_plugin
 from tests.slurm_sandbox.cluster import Cluster, wait_until
+from tests.without_torch import hide_compiler
 
 pytestmark = pytest.mark.slurm
 
@@ -131,6 +133,7 @@ def test_a_function_leaves_the_same_records_through_every_door(
     slurm_door: Door, slurm: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     declare_plugin(tmp_path / "plugin", monkeypatch)
+    monkeypatch.setenv("PYTHONPATH", hide_compiler(os.environ)["PYTHONPATH"])
     monkeypatch.chdir(slurm_door.folder)
     ways = [by_function(), by_job_file(slurm_door.folder), by_submitit(slurm_door.folder)]
     stories = [story_of(run) for run, _ in ways]

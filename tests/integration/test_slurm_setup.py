@@ -111,10 +111,10 @@ def sick(door: Door) -> str:
 
 @pytest.mark.mirrored
 def test_a_run_goes_on_without_an_agent_that_never_starts_if_enough_are_there(slurm_door: Door) -> None:
-    run = submit(slurm_door, 0, nodes="{min: 2, max: 4}", more=sick(slurm_door))
+    run = submit(slurm_door, 0, nodes="{min: 2, max: 4}", workers="1", more=sick(slurm_door))
     result = run.result()
     assert (result["state"], result["nodes"]) == ("SUCCEEDED", ["node1", "node2", "node3"])
-    assert [run.stdout(1, rank) for rank in range(6)] == [f"{rank} 6\n" for rank in range(6)]
+    assert [run.stdout(1, rank) for rank in range(3)] == [f"{rank} 3\n" for rank in range(3)]
 
 
 @pytest.mark.variant(of="test_a_node_that_never_starts_and_one_with_another_secret")
@@ -129,10 +129,10 @@ def test_a_run_ends_with_the_names_of_the_nodes_that_are_missing(slurm_door: Doo
 
 
 def test_a_run_takes_as_many_nodes_of_its_range_as_are_free(slurm_door: Door, slurm: Cluster) -> None:
-    run = submit(slurm_door, 0, nodes="{min: 2, max: 4}")
+    run = submit(slurm_door, 0, nodes="{min: 2, max: 4}", workers="1")
     assert run.result()["nodes"] == ["node1", "node2", "node3", "node4"]
     busy = slurm.submit("--nodelist=node2", "--exclusive", "--output=/dev/null", "--wrap=sleep 600")
     slurm.wait_for_job(busy, "RUNNING")
-    run = submit(slurm_door, 0, nodes="{min: 2, max: 4}")
+    run = submit(slurm_door, 0, nodes="{min: 2, max: 4}", workers="1")
     slurm.run("scancel", busy)
     assert run.result()["nodes"] == ["node1", "node3", "node4"]

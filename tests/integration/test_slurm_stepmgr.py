@@ -66,7 +66,7 @@ def managed_door(managed: Cluster, folder: Path, tmp_path: Path, monkeypatch: py
 
 
 def test_a_crash_is_followed_by_a_restart(managed_door: Door, managed: Cluster) -> None:
-    write_job(managed_door, CRASHES, workers="1")
+    write_job(managed_door, CRASHES, nodes="2", workers="1")
     run = managed_door.submit("job.yaml", wait=True)
     assert run.attempts() == [1, 2]
     assert "StepMgrEnabled=Yes" in managed.run("scontrol", "show", "job", run.job_id).stdout

@@ -88,13 +88,13 @@ def test_cancel_of_a_run_that_waits_for_nodes(slurm_door: Door, slurm: Cluster) 
 
 @pytest.mark.every_slurm
 def test_cancel_of_a_running_run_gives_the_workers_their_grace(slurm_door: Door, slurm: Cluster) -> None:
-    run = start(slurm_door)
+    run = start(slurm_door, ranks=4, nodes="2")
     done = slurm_door.run("cancel", run.job_id)
     assert "ended: CANCELLED, cancelled by" in done.stdout
     result = assert_over(run, "CANCELLED", 10)
     assert result["reason"] == "stop_requested"
     assert result["failures"] == {}
-    assert [run.stdout(1, rank) for rank in range(8)] == [f"waiting {rank}\ngot SIGTERM\nsaved\n" for rank in range(8)]
+    assert [run.stdout(1, rank) for rank in range(4)] == [f"waiting {rank}\ngot SIGTERM\nsaved\n" for rank in range(4)]
     assert_left_slurm(slurm, run, "FAILED", "10:0")
     again = slurm_door.run("cancel", run.job_id)
     assert "is over already: CANCELLED" in again.stdout
@@ -102,8 +102,8 @@ def test_cancel_of_a_running_run_gives_the_workers_their_grace(slurm_door: Door,
 
 
 def test_cancel_kills_what_ignores_term(slurm_door: Door, slurm: Cluster) -> None:
-    run = start(slurm_door, STUBBORN, more="signals: {grace: 1s, restart_grace: 1s}")
-    assert len(sleepers(slurm, *slurm.nodes)) == 16
+    run = start(slurm_door, STUBBORN, ranks=4, nodes="2", more="signals: {grace: 1s, restart_grace: 1s}")
+    assert len(sleepers(slurm, *slurm.nodes)) == 8
     slurm_door.run("cancel", run.job_id)
     assert_over(run, "CANCELLED", 10)
     assert not sleepers(slurm, *slurm.nodes)
@@ -140,15 +140,15 @@ def test_submit_wait_returns_if_a_pending_job_is_scancelled(slurm_door: Door, sl
     ],
 )
 def test_scancel_of_a_running_job_is_a_stop_and_no_failure(slurm_door: Door, slurm: Cluster, script: str) -> None:
-    run = start(slurm_door, script)
+    run = start(slurm_door, script, ranks=4, nodes="2")
     slurm.run("scancel", run.job_id)
     result = assert_over(run, "CANCELLED", 10)
     assert (result["reason"], result["restarts"], result["attempts"]) == ("terminated", 0, 1), run.story()
     assert result["failures"] == {}
     assert not list(run.path.glob("attempts/*/ranks/*/error.json"))
     if script is WAITS:
-        said = [run.stdout(1, rank) for rank in range(8)]
-        assert said == [f"waiting {rank}\ngot SIGTERM\nsaved\n" for rank in range(8)]
+        said = [run.stdout(1, rank) for rank in range(4)]
+        assert said == [f"waiting {rank}\ngot SIGTERM\nsaved\n" for rank in range(4)]
     slurm.wait_for_job(run.job_id, "CANCELLED")
 
 

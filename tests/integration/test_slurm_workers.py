@@ -93,7 +93,7 @@ def test_nodes_have_ranks_in_their_order_with_different_numbers_of_workers(slurm
 
 
 def test_gloo_gets_the_interface_of_the_address_that_the_agents_published(slurm_door: Door, slurm: Cluster) -> None:
-    shown = environments(slurm_door, ranks=8)
+    shown = environments(slurm_door, ranks=2, nodes="2", workers="1")
     for one in shown:
         address = slurm.layout.address(one["HPC_ELASTIC_NODE"])
         listed = json.loads(slurm.run_on(one["HPC_ELASTIC_NODE"], "ip", "-j", "address"))
