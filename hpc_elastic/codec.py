@@ -5,13 +5,14 @@ from __future__ import annotations
 import dataclasses
 import types
 import typing
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from enum import Enum
 from functools import cache
 from typing import Any, TypeVar
 
 T = TypeVar("T")
 Json = Any  # a value that `json.dumps` takes
+Decoder = Callable[[Json, str], Any]  # from a JSON value and its place in the whole, for errors
 _PLAIN = frozenset({str, int, float, bool, type(None)})  # types of most values; JSON has the same ones
 
 
@@ -53,7 +54,9 @@ def from_json(cls: type[T], data: Json, *, where: str = "") -> T:
     for name, key, hint, has_default in _fields(described):
         if key in data:
             value = data[key]
-            arguments[name] = value if type(value) is hint else _decode(hint, value, f"{where}.{key}" if where else key)
+            arguments[name] = (
+                value if type(value) is hint else _decoder(hint)(value, f"{where}.{key}" if where else key)
+            )
         elif not has_default:
             raise DecodeError(f"{where}.{key}: missing" if where else f"{key}: missing")
     return cls(**arguments)
@@ -92,58 +95,86 @@ def _fields(cls: Any) -> tuple[tuple[str, str, Any, bool], ...]:
 
 
 @cache
-def _take_apart(hint: Any) -> tuple[Any, tuple[Any, ...]]:
-    """Return a type hint's origin and arguments, cached: `typing` takes longer than the rest of a short message."""
-    return typing.get_origin(hint), typing.get_args(hint)
-
-
-def _decode(hint: Any, value: Json, path: str) -> Any:
-    origin, arguments = _take_apart(hint)
+def _decoder(hint: Any) -> Decoder:
+    """Return what decodes a value of a type hint, cached: to take a hint apart takes longer than most values."""
+    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
     if origin in (typing.Union, types.UnionType):
-        return _decode_union(arguments, value, path)
+        return _union_decoder(arguments)
     if origin is typing.Literal:
-        if value in arguments:
-            return value
-        raise DecodeError(f"{path}: expected one of {', '.join(map(str, arguments))}, found {value!r}")
+        return _literal_decoder(arguments)
     if origin is tuple:
+        return _tuple_decoder(_decoder(arguments[0]))
+    if origin is not None:  # Mapping[K, V]
+        return _mapping_decoder(arguments[0], _decoder(arguments[1]))
+    if dataclasses.is_dataclass(hint) and isinstance(hint, type):
+        return lambda value, path: from_json(hint, value, where=path)
+    if isinstance(hint, type) and issubclass(hint, Enum):
+        return _enum_decoder(hint)
+    return _plain_decoder(hint)
+
+
+def _union_decoder(choices: tuple[Any, ...]) -> Decoder:
+    may_be_none = type(None) in choices
+    decoders = [_decoder(choice) for choice in choices if choice is not type(None)]
+
+    def decode(value: Json, path: str) -> Any:
+        if value is None and may_be_none:
+            return None
+        errors = []
+        for decoder in decoders:
+            try:
+                return decoder(value, path)
+            except DecodeError as error:
+                errors.append(error)
+        raise errors[0] if len(errors) == 1 else DecodeError(f"{path}: {value!r} has none of the allowed types")
+
+    return decode
+
+
+def _literal_decoder(words: tuple[Any, ...]) -> Decoder:
+    def decode(value: Json, path: str) -> Any:
+        if value in words:
+            return value
+        raise DecodeError(f"{path}: expected one of {', '.join(map(str, words))}, found {value!r}")
+
+    return decode
+
+
+def _tuple_decoder(item_decoder: Decoder) -> Decoder:
+    def decode(value: Json, path: str) -> Any:
         if not isinstance(value, list):
             raise DecodeError(f"{path}: expected a list, found {type(value).__name__}")
-        return tuple(_decode(arguments[0], item, f"{path}[{index}]") for index, item in enumerate(value))
-    if origin is not None:  # Mapping[K, V]
+        return tuple([item_decoder(item, f"{path}[{index}]") for index, item in enumerate(value)])
+
+    return decode
+
+
+def _mapping_decoder(key_type: Any, value_decoder: Decoder) -> Decoder:
+    def decode(value: Json, path: str) -> Any:
         if not isinstance(value, dict):
             raise DecodeError(f"{path}: expected an object, found {type(value).__name__}")
-        key_type = arguments[0]
-        return {key_type(key): _decode(arguments[1], item, f"{path}.{key}") for key, item in value.items()}
-    return _decode_plain(hint, value, path)
+        return {key_type(key): value_decoder(item, f"{path}.{key}") for key, item in value.items()}
+
+    return decode
 
 
-def _decode_union(choices: tuple[Any, ...], value: Json, path: str) -> Any:
-    if value is None and type(None) in choices:
-        return None
-    errors = []
-    for choice in choices:
-        if choice is type(None):
-            continue
-        try:
-            return _decode(choice, value, path)
-        except DecodeError as error:
-            errors.append(error)
-    raise errors[0] if len(errors) == 1 else DecodeError(f"{path}: {value!r} has none of the allowed types")
-
-
-def _decode_plain(hint: Any, value: Json, path: str) -> Any:
-    if hint is Any:
-        return value
-    if dataclasses.is_dataclass(hint) and isinstance(hint, type):
-        return from_json(hint, value, where=path)
-    if isinstance(hint, type) and issubclass(hint, Enum):
+def _enum_decoder(hint: type[Enum]) -> Decoder:
+    def decode(value: Json, path: str) -> Any:
         try:
             return hint(value)
         except ValueError:
             expected = ", ".join(str(member.value) for member in hint)
             raise DecodeError(f"{path}: expected one of {expected}, found {value!r}") from None
-    if hint is float and type(value) is int:
-        return float(value)
-    if type(value) is not hint:
+
+    return decode
+
+
+def _plain_decoder(hint: Any) -> Decoder:
+    def decode(value: Json, path: str) -> Any:
+        if type(value) is hint or hint is Any:
+            return value
+        if hint is float and type(value) is int:
+            return float(value)
         raise DecodeError(f"{path}: expected {hint.__name__}, found {type(value).__name__}")
-    return value
+
+    return decode

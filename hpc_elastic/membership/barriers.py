@@ -21,7 +21,7 @@ class Barrier:
         what: what the nodes have to do, as in "to end its part".
     """
 
-    __slots__ = ("_say_at", "_since", "_what")
+    __slots__ = ("_since", "_what", "say_at")
 
     def __init__(self, what: str) -> None:
         self._what = what
@@ -29,21 +29,17 @@ class Barrier:
 
     def clear(self) -> None:
         """End the wait."""
-        self._since = self._say_at = NEVER
+        self._since = self.say_at = NEVER  # `say_at`: when to ask again at the latest, in monotonic seconds
 
     def begin(self, now: float, since: float) -> None:
         """Begin the wait, which counts from `since`, unless it has begun."""
         if self._since == NEVER:
-            self._since, self._say_at = since, now + SAY_WAITING_EVERY_S
+            self._since, self.say_at = since, now + SAY_WAITING_EVERY_S
 
     @property
     def is_on(self) -> bool:
         """Return whether the wait has begun and not ended."""
         return self._since < NEVER
-
-    def next_tick(self) -> float:
-        """Return when to ask again at the latest, in monotonic seconds."""
-        return self._say_at
 
     def waited_s(self, now: float) -> float:
         """Return how long the wait has lasted, in seconds; 0 before it began."""
@@ -51,9 +47,9 @@ class Barrier:
 
     def reminder(self, now: float, waiting: Iterable[str], deadline: float = NEVER) -> str | None:
         """Return, every 30 s, a line with the nodes that the others wait for, until `deadline`; else None."""
-        if now < self._say_at:
+        if now < self.say_at:
             return None
-        self._say_at = now + SAY_WAITING_EVERY_S
+        self.say_at = now + SAY_WAITING_EVERY_S
         left = "" if deadline == NEVER else f"; {max(0.0, deadline - now):.0f} s left"
         return f"waiting {self.waited_s(now):.0f} s for {name_some(tuple(waiting))} {self._what}{left}"
 
@@ -126,12 +122,12 @@ class Barriers:
     def next_tick(self) -> float:
         """Return when to ask again at the latest, in monotonic seconds."""
         if not self._ends.is_on:
-            return self._starts.next_tick()
-        return min(self._starts.next_tick(), self._ends.next_tick(), self._deadline())
+            return self._starts.say_at
+        return min(self._starts.say_at, self._ends.say_at, self._deadline())
 
     def reminders(self, now: float) -> list[str]:
         """Return, every 30 s, the lines with the nodes that the others wait for."""
-        if now < self._starts.next_tick() and now < self._ends.next_tick():
+        if now < self._starts.say_at and now < self._ends.say_at:
             return []
         starting = (member.node for member in self._roster.starting.of())
         running = (member.node for member in self._roster.unfinished.of())

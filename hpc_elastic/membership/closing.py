@@ -35,7 +35,6 @@ class Closing:
     """
 
     __slots__ = (
-        "_deadline",
         "_ender",
         "_have_left",
         "_is_script_unsure",
@@ -46,6 +45,7 @@ class Closing:
         "_roster",
         "_timing",
         "exit_code",
+        "next_tick",
     )
 
     def __init__(self, node: str, roster: Roster, losses: Losses, job_end: JobEnd, timing: Timing) -> None:
@@ -58,12 +58,8 @@ class Closing:
         self._ender: str | None = None  # who was told to end the job, and is not known to be gone
         self._is_settled = False
         self._is_script_unsure = False  # its node's agent was gone when the run ended
-        self._deadline = NEVER
+        self.next_tick = NEVER  # when `tick` must be called at the latest, in monotonic seconds
         self.exit_code = int(ExitCode.SUCCESS)
-
-    def next_tick(self) -> float:
-        """Return when `tick` must be called at the latest, in monotonic seconds."""
-        return self._deadline
 
     def begin(
         self,
@@ -88,7 +84,7 @@ class Closing:
         self.exit_code = exit_code
         self._have_left = not may_others_live
         self._is_settled = is_settled
-        self._deadline = now + self._timing.closes_within_s
+        self.next_tick = now + self._timing.closes_within_s
         actions: list[Action] = []
         # With REQUEUE that agent has the job started again, if that was decided, and does nothing else.
         is_ours = self._job_end.is_ours(is_settled=is_settled)
@@ -114,9 +110,9 @@ class Closing:
 
     def left(self) -> list[Action]:
         """Return the end of this head, once, if the last member has left."""
-        if self._deadline == NEVER or len(self._roster) > 0:
+        if self.next_tick == NEVER or len(self._roster) > 0:
             return []
-        self._deadline = NEVER
+        self.next_tick = NEVER
         is_ours = self._job_end.is_ours(is_settled=self._is_settled)
         over = HeadOver(
             have_all_left=self._have_left and not self._losses.may_live,
@@ -127,7 +123,7 @@ class Closing:
 
     def tick(self, now: float) -> list[Action]:
         """Drop the members that have not left by the bound; `left` has to be asked next."""
-        if now < self._deadline:
+        if now < self.next_tick:
             return []
         self._have_left = False
         drops: list[Action] = [Drop(node=member.node) for member in self._roster]

@@ -54,6 +54,7 @@ from hpc_elastic.rundir.records import Charged, World
 from hpc_elastic.rundir.state_records import KeptState
 
 NEVER = float("inf")
+ENDING = HeadPhase.CLOSING, HeadPhase.OVER
 
 
 class Head:
@@ -147,28 +148,29 @@ class Head:
 
     def next_tick(self) -> float:
         """Return when `tick` must be called at the latest, in monotonic seconds."""
-        at = min(self._members.leases.next_tick, self._closing.next_tick(), self._pending_stop.due_at)
-        if self.phase is HeadPhase.RUNNING:
-            return min(at, self._barriers.next_tick(), self._held_until)
-        if self.phase is HeadPhase.GATHERING and self._unfit.are_there:
-            return min(at, self._unfit.next_tick)  # the round is not closed any more
-        if self.phase is HeadPhase.GATHERING:
-            return min(at, self.gathering.next_tick() if self._opens_at == -NEVER else self._opens_at)
-        return min(at, self._resume_at) if self.phase in (HeadPhase.PAUSING, HeadPhase.AWAITING_QUORUM) else at
+        phase, in_this_phase = self.phase, NEVER
+        if phase is HeadPhase.RUNNING:
+            in_this_phase = min(self._barriers.next_tick(), self._held_until)
+        elif phase is HeadPhase.GATHERING and self._unfit.are_there:
+            in_this_phase = self._unfit.next_tick  # the round is not closed any more
+        elif phase is HeadPhase.GATHERING:
+            in_this_phase = self.gathering.next_tick() if self._opens_at == -NEVER else self._opens_at
+        elif phase in (HeadPhase.PAUSING, HeadPhase.AWAITING_QUORUM):
+            in_this_phase = self._resume_at
+        return min(self._members.leases.next_tick, self._closing.next_tick, self._pending_stop.due_at, in_this_phase)
 
     def fence_deadline(self) -> float:
         """Return until when this node's workers may run without another check of the leases; the guard gets the same.
 
         The time is in monotonic seconds.
         """
-        is_over = self.phase in (HeadPhase.CLOSING, HeadPhase.OVER)
-        return NEVER if is_over else min(self._members.leases.deadline, self._fenced_by)
+        return NEVER if self.phase in ENDING else min(self._members.leases.deadline, self._fenced_by)
 
     # Events of members.
 
     def refusal(self, join: messages.Join) -> messages.Refused | None:
         """Return what to answer an agent that cannot join, None if it can."""
-        if self.phase in (HeadPhase.CLOSING, HeadPhase.OVER):
+        if self.phase in ENDING:
             return messages.Refused(reason="the run is over", exit_code=self._closing.exit_code)
         return self.gathering.refusal(join)
 
@@ -254,7 +256,7 @@ class Head:
             return []
         if has_not_left:
             self._closing.lost(node)
-        if self.phase in (HeadPhase.CLOSING, HeadPhase.OVER):
+        if self.phase in ENDING:
             return self._left()
         actions: list[Action] = [loss_note(node, why, self.attempt)]
         is_in_world = self._members.is_in_world(node)
@@ -297,7 +299,7 @@ class Head:
 
     def stop_announced(self, stop: OperatorStop, now: float) -> list[Action]:
         """Handle a person's request to tell the workers of the end, and to stop them when their time is over."""
-        if self.phase in (HeadPhase.CLOSING, HeadPhase.OVER):
+        if self.phase in ENDING:
             return []
         has_workers = any(self._roster.in_world())
         self._pending_stop.announce(stop, now, has_workers=has_workers)
@@ -323,7 +325,7 @@ class Head:
         if node not in self._settings.expected:
             text = f"{by} asked to drain {node}, which is none of the job's nodes: {name_some(self._settings.expected)}"
             return [Log(text=text, level="warning")]
-        if self.phase in (HeadPhase.CLOSING, HeadPhase.OVER) or node in self._judge.aside:
+        if self.phase in ENDING or node in self._judge.aside:
             return []
         seats = None if self.phase is HeadPhase.GATHERING else self._roster.seats()  # more are to come
         told = self._judge.aside.add(node, f"drained by {by}", seats, self.attempt)
@@ -340,7 +342,7 @@ class Head:
 
     def notice_given(self, notice: NoticeGiven, now: float) -> list[Action]:
         """Pass on that the workers will be stopped soon; nothing is stopped. It stands for later attempts as well."""
-        if self.phase in (HeadPhase.CLOSING, HeadPhase.OVER):
+        if self.phase in ENDING:
             return []
         return self._notices.give(notice, self.attempt, now)
 
@@ -418,19 +420,11 @@ class Head:
 
     def tick(self, now: float) -> list[Action]:
         """Return the actions that are due at the time `now`."""
-        leases = self._members.leases
-        actions = leases.questions(now)
-        why = f"no answer for {self._settings.lease_s:g} s"
-        paused_s = leases.paused_s(now)  # then this process was silent, not the members, and they may be back soon
-        if paused_s:
-            self._woke_at = now
-        because = f"{self._settings.node} stood still for {paused_s:.0f} s, and heard nothing" if paused_s else why
-        for node in leases.tick(now):  # the round closes below, without all of them
-            lost = self._lose(node, because, now, is_gone=False, may_return=paused_s > 0)
-            actions += [*lost, *drop(node, why)]
+        actions = self._check_leases(now) if now >= self._members.leases.next_tick else []
         actions += self._stop_if_due(now)
         if self.phase is HeadPhase.RUNNING:
-            actions += self._check_barriers(now)
+            if now >= self._barriers.next_tick():
+                actions += self._check_barriers(now)
             if self._held and now >= self._held_until:
                 actions += self._observe(next(iter(self._held.values())), now)
         if self.phase is HeadPhase.GATHERING:
@@ -445,6 +439,19 @@ class Head:
             actions += self._finish()
         elif self.phase is HeadPhase.CLOSING:
             actions += self._closing.tick(now) + self._left()
+        return actions
+
+    def _check_leases(self, now: float) -> list[Action]:
+        leases = self._members.leases
+        actions = leases.questions(now)
+        why = f"no answer for {self._settings.lease_s:g} s"
+        paused_s = leases.paused_s(now)  # then this process was silent, not the members, and they may be back soon
+        if paused_s:
+            self._woke_at = now
+        because = f"{self._settings.node} stood still for {paused_s:.0f} s, and heard nothing" if paused_s else why
+        for node in leases.tick(now):  # the round closes below, without all of them
+            lost = self._lose(node, because, now, is_gone=False, may_return=paused_s > 0)
+            actions += [*lost, *drop(node, why)]
         return actions
 
     def _gather(self, now: float) -> list[Action]:
@@ -529,7 +536,7 @@ class Head:
     def _observe(self, seen: Seen | None, now: float) -> list[Action]:
         """Decide about an event and begin to act on it, unless a decision that stands covers it already."""
         verdict = self._judge.verdict
-        if seen is None or verdict.is_final or self.phase in (HeadPhase.CLOSING, HeadPhase.OVER):
+        if seen is None or verdict.is_final or self.phase in ENDING:
             return []
         decision = self._judge.decides(seen, now)
         if isinstance(decision, Ignore):

@@ -25,22 +25,13 @@ class Lease:
         self._heard = 0
         self._heard_until = NEVER
         self._asked = NEVER
+        self.deadline = NEVER  # when a silent head counts as lost, in monotonic seconds
+        # Until when workers may run, in monotonic seconds. Before the first echo it counts from when this node asked to
+        # join: for all that is known, the head does, too.
+        self.fence_deadline = NEVER
         self.next_beat = NEVER
         self._nodes = MANY  # members of the head, until it says how many it has
         self.contact = -NEVER  # when the head's last message came
-
-    @property
-    def deadline(self) -> float:
-        """Return when a silent head counts as lost, in monotonic seconds."""
-        return self._heard_until + self.patience_s
-
-    @property
-    def fence_deadline(self) -> float:
-        """Return until when workers may run, in monotonic seconds.
-
-        Before the first echo it counts from when this node asked to join: for all that is known, the head does, too.
-        """
-        return (self._heard_until if self._heard else self._asked) + self.patience_s
 
     def start(self, now: float, asked: float | None = None) -> None:
         """Begin the lease on a head that was heard now, which may be another head than before.
@@ -53,6 +44,7 @@ class Lease:
         self._number = self._heard = 0
         self._heard_until = self.contact = now
         self._asked = now if asked is None else asked
+        self._set_deadlines()
         self.next_beat = max(now, self._asked + self._timing.beats_every_s(self._nodes))
 
     def share(self, nodes: int) -> None:
@@ -68,6 +60,11 @@ class Lease:
     def end(self) -> None:
         """End the lease: there is no head to send beats to any more."""
         self._heard_until = self._asked = self.next_beat = NEVER
+        self._set_deadlines()
+
+    def _set_deadlines(self) -> None:
+        self.deadline = self._heard_until + self.patience_s
+        self.fence_deadline = (self._heard_until if self._heard else self._asked) + self.patience_s
 
     def beat(self, now: float) -> list[Beat]:
         """Return the beat that is due, if one is."""
@@ -84,6 +81,7 @@ class Lease:
         if sent is not None and self._heard_until < NEVER:
             self._heard = max(self._heard, number)
             self._heard_until = max(self._heard_until, sent)
+            self._set_deadlines()
             self._sent = {other: at for other, at in self._sent.items() if other > number}
 
 

@@ -67,6 +67,10 @@ class MemberPhase(str, Enum):
     LEAVING = "leaving"
 
 
+AT_WORK = MemberPhase.WORKING, MemberPhase.FINISHED  # and nobody stops the workers
+HAVE_WORKERS = *AT_WORK, MemberPhase.STOPPING
+
+
 class Member:
     """One node's membership: its head, its assignment and the state of its workers.
 
@@ -112,19 +116,20 @@ class Member:
 
     def fence_deadline(self) -> float:
         """Return until when the workers may run without news from the head; the guard is told the same."""
-        has_workers = self.phase in (MemberPhase.WORKING, MemberPhase.FINISHED, MemberPhase.STOPPING)
-        return self._silence_deadline() if has_workers else NEVER
+        return self._silence_deadline() if self.phase in HAVE_WORKERS else NEVER
 
     def _silence_deadline(self) -> float:
         """Return when a silent head counts as lost, in monotonic seconds."""
         if self._leave is not None:
             return NEVER
+        has_workers = self.phase in AT_WORK
         if self._allegiance.is_here:
-            has_workers = self.phase in (MemberPhase.WORKING, MemberPhase.FINISHED)
             is_alone = self._assign is not None and self._assign.group_world_size == 1
             if is_alone or not has_workers:
                 return NEVER  # if the head on this node is silent, this process was only paused
-        return self._lease.deadline if self.phase is MemberPhase.PARKED else self._lease.fence_deadline
+        if has_workers or self.phase is not MemberPhase.PARKED:
+            return self._lease.fence_deadline
+        return self._lease.deadline
 
     # Events of the head.
 
@@ -184,7 +189,7 @@ class Member:
             return []
         self._lease.end()
         lost = f"{self._allegiance.head or 'the head'} is lost, which was head: {why}"
-        if self.phase in (MemberPhase.WORKING, MemberPhase.FINISHED, MemberPhase.STOPPING):
+        if self.phase in HAVE_WORKERS:
             fence = self._stop(StopManner.FENCE, lost)
             return [Log(text=f"{lost}; killing this node's workers", level="warning"), *fence]
         return (
@@ -223,7 +228,9 @@ class Member:
             why = f"no answer for {self._lease.patience_s:g} s"
             why += f"; {self.join.node} itself stood still" if was_paused else ""
             actions += self.disconnected(why, is_dead=False, was_paused=was_paused)
-        return [*actions, *(SendToHead(message=beat) for beat in self._lease.beat(now))]
+        if now >= self._lease.next_beat:
+            actions += [SendToHead(message=beat) for beat in self._lease.beat(now)]
+        return actions
 
     # Events of the workers.
 
@@ -341,14 +348,14 @@ class Member:
 
     def _is_at_work(self, attempt: int) -> bool:
         """Return whether the attempt's workers run here, or have ended by themselves."""
-        return attempt == self.attempt and self.phase in (MemberPhase.WORKING, MemberPhase.FINISHED)
+        return attempt == self.attempt and self.phase in AT_WORK
 
     def node_broke(self, reason: str, state: StateVersion | None = None) -> list[Action]:
         """Report a failure outside the workers of this node, which keeps the attempt from going on.
 
         `state` is the training state that this node cannot provide to its workers, if that is what keeps it.
         """
-        if self.phase not in (MemberPhase.WORKING, MemberPhase.FINISHED):
+        if self.phase not in AT_WORK:
             return []
         broken = messages.Broken(attempt=self.attempt, reason=reason, state=state)
         return [Log(text=reason), SendToHead(message=broken)]
@@ -472,7 +479,7 @@ class Member:
         is_softer = manner is not StopManner.FENCE and manner.hardness <= self._stop_manner.hardness
         if self.phase is MemberPhase.STOPPING and is_softer:
             return []
-        if self.phase not in (MemberPhase.WORKING, MemberPhase.FINISHED, MemberPhase.STOPPING):
+        if self.phase not in HAVE_WORKERS:
             return []
         self.phase = MemberPhase.STOPPING
         self._stop_reason = reason
@@ -499,7 +506,7 @@ class Member:
         if isinstance(message, messages.End):
             leave = replace(leave, ends_job=message.ends_job, stands_by=message.stands_by, flush=message.flush)
         self._leave = leave
-        if self.phase in (MemberPhase.WORKING, MemberPhase.FINISHED, MemberPhase.STOPPING):  # `workers_stopped` departs
+        if self.phase in HAVE_WORKERS:  # `workers_stopped` departs
             # Without a result other nodes may go on while these workers use their grace, and no lease would show it.
             is_settled = isinstance(message, messages.Refused) or message.is_settled
             return self._stop(StopManner.GRACE if is_settled else StopManner.FENCE, cause)

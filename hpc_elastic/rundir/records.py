@@ -21,7 +21,7 @@ from hpc_elastic.rundir.submissions import Submission as Submission
 def utc_text(unix_seconds: float) -> str:
     """Format a point in time as every record has it: UTC, ISO 8601, microseconds."""
     moment = datetime.fromtimestamp(unix_seconds, timezone.utc)
-    return moment.strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+    return moment.isoformat(timespec="microseconds").replace("+00:00", "Z")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,6 +13,9 @@ import errno
 import json
 import os
 from collections.abc import Iterable, Iterator
+from contextlib import AbstractContextManager
+from json.encoder import encode_basestring
+from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from hpc_elastic.errors import FileSystemError
@@ -40,9 +43,11 @@ def _encode(text: str) -> bytes:
 
 
 def _lay_out(data: Json, indent: str) -> str:
+    if type(data) in (str, int):  # most values: the encoder would prepare for a whole tree each time
+        return encode_basestring(data) if type(data) is str else str(data)
     deeper = f"{indent}  "
     if isinstance(data, dict) and data:
-        fields = (f"{deeper}{_ENCODER.encode(str(key))}: {_lay_out(value, deeper)}" for key, value in data.items())
+        fields = (f"{deeper}{encode_basestring(str(key))}: {_lay_out(value, deeper)}" for key, value in data.items())
         return "{\n" + ",\n".join(fields) + f"\n{indent}}}"
     if isinstance(data, (list, tuple)) and data:
         return "[\n" + ",\n".join(deeper + _ENCODER.encode(item) for item in data) + f"\n{indent}]"
@@ -312,12 +317,26 @@ def _sync_directory(path: str) -> None:
         os.close(descriptor)
 
 
-@contextlib.contextmanager
-def file_system_errors(path: str, verb: str = "write") -> Iterator[None]:
+def file_system_errors(path: str, verb: str = "write") -> AbstractContextManager[None]:
     """Turn an error of the file system at `path` into a FileSystemError with a tip."""
-    try:
-        yield
-    except OSError as error:
+    return _FileSystemErrors(path, verb)
+
+
+class _FileSystemErrors(AbstractContextManager[None]):
+    """A head reads files all the time: a `contextlib.contextmanager` takes several times as long as this."""
+
+    __slots__ = ("_path", "_verb")
+
+    def __init__(self, path: str, verb: str) -> None:
+        self._path = path
+        self._verb = verb
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
+        if not isinstance(error, OSError):
+            return
         tips = {
             errno.ENOSPC: "free some space, or choose another place with --run-dir",
             errno.EDQUOT: "your quota is used up: free some space, or choose another place with --run-dir",
@@ -325,5 +344,5 @@ def file_system_errors(path: str, verb: str = "write") -> Iterator[None]:
             errno.EROFS: "choose a directory that can be written to with --run-dir",
         }
         raise FileSystemError(
-            f"cannot {verb} {path}: {error.strerror or error}", tip=tips.get(error.errno or 0)
+            f"cannot {self._verb} {self._path}: {error.strerror or error}", tip=tips.get(error.errno or 0)
         ) from error

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import gc
 import sys
 import traceback
 from collections import Counter
@@ -128,4 +129,6 @@ def _play_many(seeds: range, make: Callable[[int], Scenario], plant: Plant | Non
 
 
 if __name__ == "__main__":
+    gc.collect()
+    gc.freeze()  # what is loaded by now lives as long as the process: no collection has to go through it
     sys.exit(main())

@@ -29,8 +29,8 @@ from hpc_elastic.membership.actions import (
 )
 from hpc_elastic.membership.job_end import ASKING_NODES
 from hpc_elastic.membership.member import Member
+from hpc_elastic.membership.messages import Beat, Join, Message, Refused, Welcome
 from hpc_elastic.membership.messages import End as RunEnd
-from hpc_elastic.membership.messages import Join, Message, Refused, Welcome
 from hpc_elastic.membership.timing import DRIFT
 from hpc_elastic.rundir.records import Endpoint, RunResultRecord
 from tests.simulation.asked_saves import NodeSaves
@@ -54,7 +54,11 @@ CLOCKS_DIFFER_OF_UP_TO = 8  # nodes
 class AgentProcess(Process):
     """The agent's event loop, on the simulated network."""
 
-    agent: Agent
+    def __init__(self, agent: Agent, own: MachineClock) -> None:
+        super().__init__(agent.run.clock, own, agent.dice, agent.crashed)
+        self.agent = agent
+        self.recent_turns = agent.run.contracts.no_turns()
+        self._foretold = agent.run.foretold
 
     async def create_connection(
         self, protocol_factory: Callable[[], SimulatedConnection], host: str, port: int
@@ -87,10 +91,12 @@ class AgentProcess(Process):
 
     def takes_turn(self) -> None:
         self.turns += 1
-        run = self.agent.run
-        run.contracts.turns(self.agent)
-        if run.foretold.is_played:
-            run.foretold.turns(self.agent)
+        recent, now = self.recent_turns, self._clock.now
+        recent.append(now)
+        if recent[0] >= now - 1.0:
+            self.agent.run.contracts.takes_many_turns(self.agent)
+        if self._foretold.is_played:
+            self._foretold.turns(self.agent)
 
     def _made(
         self, make: Callable[[], SimulatedConnection], socket: Socket
@@ -115,6 +121,10 @@ class SimulatedTelemetry:
 
     def saw(self, action: Action) -> None:
         agent, run = self._agent, self._agent.run
+        if isinstance(action, SendToHead) and isinstance(action.message, Beat):
+            run.conduct.beats(agent)
+            run.reports.beats(agent, action.message)
+            return
         run.conduct.acts(agent, action)
         if isinstance(action, SendToHead):
             run.reports.says(agent, action.message)
@@ -196,8 +206,7 @@ class Agent:
         # Of the time of day, which nothing depends on but what people are told of it, a line a node: so of few nodes.
         wall = random.Random(f"{run.scenario.seed}/{number}/wall").choice([0.0, 0.0, 0.0, 1.0, -5.0, 90.0])
         self.wall_ahead_s = wall if run.scenario.nodes <= CLOCKS_DIFFER_OF_UP_TO else 0.0
-        self.process = AgentProcess(run.clock, self.clock, self.dice, self._crashed)
-        self.process.agent = self
+        self.process = AgentProcess(self, self.clock)
         self.guard = Guard(self)
         self.disk = DiskThread(self, run.scenario.disk_s, random.Random(f"{run.scenario.seed}/{number}/disk{again}"))
         self.workers = Workers(self)
@@ -351,7 +360,7 @@ class Agent:
         self.run.trace(self, f"says: {text}")
         self.run.conduct.says(self, level)
 
-    def _crashed(self, error: BaseException) -> None:
+    def crashed(self, error: BaseException) -> None:
         """Before there is anybody to handle it, or because a handler failed."""
         if self._departure is not None and isinstance(error, HpcElasticError):
             self._departure._crashed(self.process, {"exception": error})
@@ -435,13 +444,19 @@ class Agent:
 
     def heard(self, message: Message) -> None:
         """The member is about to hear its head."""
-        if message.KIND != "echo":
-            self.run.trace(self, message)
+        member = self.member
         # What a head says that was given up is no contact: it has no beat by which it could know of one. Nor is what
         # comes when the member's lease is over, which it sees first.
-        is_lost = self.member._allegiance.is_headless or self.now >= self.member._silence_deadline()
+        is_lost = member._allegiance.is_headless or self.now >= member._silence_deadline()
         if self.headquarters is None and not is_lost:
             self.contacts[self.part.heads._head_node] = self.run.clock.now
+        self._was_leaving = member._leave is not None or is_lost
+        if message.KIND != "echo":
+            self._hears(message)
+
+    def _hears(self, message: Message) -> None:
+        """Something else than an answer to a beat."""
+        self.run.trace(self, message)
         self.run.reports.hears(self, message)
         self.run.limits.hears(self, message)
         self.run.polls.hears(self, message)
@@ -450,7 +465,6 @@ class Agent:
         if isinstance(message, Welcome):
             self.run.witness.joined.add(self.name)
         self.is_refused = self.is_refused or isinstance(message, Refused)
-        self._was_leaving = self.member._leave is not None or is_lost
 
     def has_heard(self, message: Message) -> None:
         """The member has heard its head: one that stood still may have given it up before it listens to it."""

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import random
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from heapq import heappop, heappush
 from itertools import count
+from typing import TypeVar
 
 Event = Callable[[], object]
+T = TypeVar("T")
 NEVER = float("inf")
 LATE_S = 1e-6  # a timer never rings early, whatever the sum of two numbers is rounded to
 
@@ -21,10 +24,17 @@ class Clock:
         self._later: list[tuple[float, int, Event]] = []  # a heap
         self._at_once: deque[Event] = deque()  # of this moment, after those that were set for it before it came
         self._numbers = count()
+        self.at_once = (
+            self._at_once.append
+        )  # something will happen in this moment: most events, which this is quick for
 
     def after(self, seconds: float, event: Event) -> None:
         """Something will happen."""
-        self.at(self.now + seconds, event)
+        moment = self.now + seconds
+        if moment > self.now:
+            heappush(self._later, (moment, next(self._numbers), event))
+        else:
+            self._at_once.append(event)
 
     def at(self, moment: float, event: Event) -> None:
         """Something will happen, at once if the moment is over."""
@@ -59,15 +69,20 @@ class Clock:
 
     def step(self) -> bool:
         """The next event happens; whether there was one."""
+        return next(self.happens(), None) is not None
+
+    def happens(self) -> Iterator[float]:
+        """One event after the other happens, as long as there are any; yields the moment of each after it."""
         later, at_once = self._later, self._at_once
-        if at_once and not (later and later[0][0] <= self.now):
-            event = at_once.popleft()
-        elif later:
-            self.now, _, event = heappop(later)
-        else:
-            return False
-        event()
-        return True
+        while True:
+            if at_once and not (later and later[0][0] <= self.now):
+                event = at_once.popleft()
+            elif later:
+                self.now, _, event = heappop(later)
+            else:
+                return
+            event()
+            yield self.now
 
 
 @dataclass(frozen=True)
@@ -84,3 +99,17 @@ class MachineClock:
     def moment_of(self, shown: float) -> float:
         """When it shows that, by this clock."""
         return (shown - self.ahead_s) / self.rate
+
+
+def chooser(dice: random.Random, choices: Sequence[T]) -> Callable[[], T]:
+    """`dice.choice(choices)`, for who asks again and again: the same draws, in half of the time."""
+    size = len(choices)
+    draw, bits = dice.getrandbits, size.bit_length()
+
+    def choose() -> T:
+        number = draw(bits)
+        while number >= size:
+            number = draw(bits)
+        return choices[number]
+
+    return choose

@@ -17,6 +17,7 @@ from hpc_elastic.membership.messages import Message
 from hpc_elastic.membership.timing import DRIFT, TURNS_AHEAD, Timing
 from hpc_elastic.rank_set import parse_ranks
 from hpc_elastic.rundir.records import NodeResult, RunResultRecord, RunState, WorkerState, World
+from tests.simulation.clock import NEVER
 from tests.simulation.rules import BrokenRuleError, require
 
 if TYPE_CHECKING:
@@ -48,6 +49,7 @@ class Conduct:
         self._run = run
         scenario = run.scenario
         self._patience_s = Timing(lease_s=scenario.lease_s, profile=scenario.profile).patience_s
+        self._guard_s = scenario.profile.guard_s
         self._late_s = LATE_S + sum(fault.lasts_s for fault in scenario.faults if fault.what == "late")
         self._said: set[tuple[object, ...]] = set()
         self._recent: defaultdict[tuple[str, int, str], deque[float]] = defaultdict(deque)
@@ -73,7 +75,7 @@ class Conduct:
     # Of a member.
 
     def acts(self, agent: Agent, action: Action) -> None:
-        """A member does something."""
+        """A member does something else than to send a beat."""
         if isinstance(action, SendToHead):
             self._reports(agent, action.message)
         elif isinstance(action, StartWorkers):
@@ -97,9 +99,7 @@ class Conduct:
         require(self._knows_loss.get(agent, False), f"{agent.name} searches for a head, and notes no loss of one")
 
     def _reports(self, agent: Agent, message: Message) -> None:
-        if isinstance(message, messages.Beat):
-            self._beat(agent)
-        elif isinstance(message, ONCE):
+        if isinstance(message, ONCE):
             if isinstance(message, messages.Finished):
                 self._finished.add((agent.name, message.attempt))
                 self._finishes(agent, message)
@@ -127,8 +127,8 @@ class Conduct:
         is_finished = role.restart == "ignore" or ranks <= well | again
         require(is_finished, f"{agent.name} says that it has finished attempt {attempt}, and {ranks - well} have not")
 
-    def _beat(self, agent: Agent) -> None:
-        """Four beats in the time that a member waits for an answer: fewer lose a head, more cost it.
+    def beats(self, agent: Agent) -> None:
+        """A member sends a beat, four in the time that a member waits for an answer: fewer lose a head, more cost it.
 
         As long as it does not know how many members there are, it sends two.
         """
@@ -263,8 +263,10 @@ class Conduct:
 
     def sets_deadline(self, agent: Agent, deadline: float) -> None:
         """The guard is told when to kill what the agent has not killed: it leaves the agent its time."""
+        if deadline == NEVER:  # it leaves any time
+            return
         own = min(agent.part.member.fence_deadline(), agent.part.heads.fence_deadline())
-        if deadline < own + self._run.scenario.profile.guard_s - LATE_S:
+        if deadline < own + self._guard_s - LATE_S:
             raise BrokenRuleError(f"the guard of {agent.name} kills {own - deadline:.3f} s before the agent")
 
     def relies_on_guard(self, agent: Agent) -> None:

@@ -6,10 +6,11 @@ process is frozen; and after a tick the next one is later, or the driver would n
 
 from __future__ import annotations
 
-from collections import defaultdict, deque
+from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 
+from tests.simulation.clock import NEVER
 from tests.simulation.rules import BrokenRuleError
 
 if TYPE_CHECKING:
@@ -31,17 +32,69 @@ class Machine(Protocol):
     def tick(self, now: float, /) -> Any: ...
 
 
-class _Kept:
-    """What a machine has promised, and has done."""
+class Contract:
+    """Of one machine of an agent and its driver: what the machine has promised, and has done."""
 
-    __slots__ = ("called_at", "calls", "in_vain", "machine", "said", "tick")
+    __slots__ = ("_agent", "_are_late", "_called_at", "_calls", "_in_vain", "_machine", "_said", "_tick")
 
-    def __init__(self, machine: Machine) -> None:
-        self.machine = machine  # which keeps its number from being another's
-        self.tick = machine.tick  # its own, that nobody watches
-        self.said = float("inf")  # when it is to be called, as it has said at last
-        self.called_at, self.calls = -1.0, 0  # when it was called at last, and how often in that moment
-        self.in_vain: deque[float] = deque()  # when ticks did nothing that were due
+    def __init__(self, agent: Agent, machine: Machine, *, are_late: bool) -> None:
+        self._agent = agent
+        self._machine = machine  # which keeps its number from being another's
+        self._tick = machine.tick  # its own, that nobody watches
+        self._are_late = are_late
+        self._said = NEVER  # when it is to be called, as it has said at last
+        self._called_at, self._calls = -1.0, 0  # when it was called at last, and how often in that moment
+        self._in_vain: deque[float] = deque()  # when ticks did nothing that were due
+
+    def calls(self) -> None:
+        """The driver is about to call the machine because something has happened."""
+        agent, due = self._agent, self._due()
+        now = agent.now
+        if now < due and (early := self._tick(now)):
+            self._broken(f"does {early} at {now:.3f}, and nothing is due before {due:.3f}")
+        if now > self._said + LATE_S and not (self._are_late or agent.process.has_ever_frozen):
+            self._broken(f"is called at {now:.3f}, and was to be at {self._said:.3f}")
+
+    def called(self) -> None:
+        """The driver has carried out what the machine wanted."""
+        now, due = self._agent.now, self._machine.next_tick()
+        if due > now:
+            self._said, self._calls = due, 0
+        else:
+            self._said = now
+            self._calls = self._calls + 1 if now == self._called_at else 0
+            if self._calls >= TICKS_AT_ONCE:
+                self._broken(f"wants to be called at {due:.3f}, and it is {now:.3f}")
+        self._called_at = now
+
+    def _due(self) -> float:
+        """When the machine is to be called: between two calls of its driver, as it has said after the first of them."""
+        return self._said if self._said < NEVER else self._machine.next_tick()
+
+    def is_over(self) -> None:
+        """Its driver calls it no more."""
+        self._said = NEVER
+
+    def watch_ticks(self, lease_s: float, looks: int) -> None:
+        """Its ticks are to do something when they are due, but for so many looks in a lease."""
+        machine, tick, recent = self._machine, self._tick, self._in_vain
+
+        def watched(now: float) -> Any:
+            due = self._due()
+            done = tick(now)
+            if now < due or done:
+                return done
+            recent.append(now)
+            while recent[0] < now - lease_s:
+                recent.popleft()
+            if len(recent) > looks + MORE_IN_VAIN:
+                self._broken(f"wakes up {len(recent)} times in a lease, at {now:.3f}, for nothing")
+            return done
+
+        setattr(machine, "tick", watched)  # noqa: B010
+
+    def _broken(self, what: str) -> NoReturn:
+        raise BrokenRuleError(f"the {type(self._machine).__name__} of {self._agent.name} {what}")
 
 
 class Contracts:
@@ -50,62 +103,30 @@ class Contracts:
     def __init__(self, run: SimulatedRun) -> None:
         self._run = run
         self._clock = run.clock
-        self._kept: dict[int, _Kept] = {}
-        self._turns: defaultdict[Agent, deque[float]] = defaultdict(deque)
+        self._contracts: dict[int, Contract] = {}
+        self._most_turns = TURNS_PER_S * (4 + len(run.scenario.placed())) // 4  # in a second
         self._are_late = any(fault.what == "late" for fault in run.scenario.faults)
 
-    def calls(self, agent: Agent, machine: Machine) -> None:
-        """A driver is about to call a machine because something has happened."""
-        now, due = agent.now, machine.next_tick()
-        kept = self._kept.get(id(machine)) or self._begin(machine)
-        if now < due and (early := kept.tick(now)):
-            self._broken(agent, machine, f"does {early} at {now:.3f}, and nothing is due before {due:.3f}")
-        if now > kept.said + LATE_S and not (self._are_late or agent.process.has_ever_frozen):
-            self._broken(agent, machine, f"is called at {now:.3f}, and was to be at {kept.said:.3f}")
+    def of(self, agent: Agent, machine: Machine) -> Contract:
+        """The contract of a machine with its driver."""
+        made = self._contracts.get(id(machine))
+        if made is None:
+            made = self._contracts[id(machine)] = Contract(agent, machine, are_late=self._are_late)
+        return made
 
-    def called(self, agent: Agent, machine: Machine) -> None:
-        """The driver has carried out what the machine wanted."""
-        now, due = agent.now, machine.next_tick()
-        kept = self._kept.get(id(machine)) or self._begin(machine)
-        if due > now:
-            kept.said, kept.calls = due, 0
-        else:
-            kept.said = now
-            kept.calls = kept.calls + 1 if now == kept.called_at else 0
-            if kept.calls >= TICKS_AT_ONCE:
-                self._broken(agent, machine, f"wants to be called at {due:.3f}, and it is {now:.3f}")
-        kept.called_at = now
-
-    def is_over(self, machine: Machine) -> None:
-        """Its driver calls it no more."""
-        if (kept := self._kept.get(id(machine))) is not None:
-            kept.said = float("inf")
-
-    def watch_ticks(self, agent: Agent, machine: Machine, looks: int = 0) -> None:
-        """Its ticks are to do something when they are due, but for so many looks in a lease."""
-        kept, lease_s = self._begin(machine), self._run.scenario.lease_s
-        tick, recent = kept.tick, kept.in_vain
-
-        def watched(now: float) -> Any:
-            due = machine.next_tick()
-            done = tick(now)
-            if now < due or done:
-                return done
-            recent.append(now)
-            while recent[0] < now - lease_s:
-                recent.popleft()
-            if len(recent) > looks + MORE_IN_VAIN:
-                self._broken(agent, machine, f"wakes up {len(recent)} times in a lease, at {now:.3f}, for nothing")
-            return done
-
-        setattr(machine, "tick", watched)  # noqa: B010
+    def watch_ticks(self, agent: Agent, machine: Machine, looks: int = 0) -> Contract:
+        """The contract of a machine whose ticks are to do something when they are due, but for so many in a lease."""
+        made = self.of(agent, machine)
+        made.watch_ticks(self._run.scenario.lease_s, looks)
+        return made
 
     def watch(self, agent: Agent, machine: Machine, methods: tuple[str, ...]) -> None:
         """The driver calls it by these methods."""
+        contract = self.of(agent, machine)
 
         def watched(method: Callable[..., Any]) -> Callable[..., Any]:
             def call(*arguments: Any, **more: Any) -> Any:
-                self.calls(agent, machine)
+                contract.calls()
                 return method(*arguments, **more)
 
             return call
@@ -113,18 +134,11 @@ class Contracts:
         for name in methods:
             setattr(machine, name, watched(getattr(machine, name)))
 
-    def turns(self, agent: Agent) -> None:
-        """An agent's event loop takes a turn: one that waits takes few."""
-        recent, now = self._turns[agent], self._clock.now
-        recent.append(now)
-        while recent[0] < now - 1.0:
-            recent.popleft()
-        if len(recent) > TURNS_PER_S and len(recent) > TURNS_PER_S * (4 + len(self._run.agents)) / 4:
-            raise BrokenRuleError(f"{agent.name} takes {len(recent)} turns in a second, at {now:.3f}")
+    def no_turns(self) -> deque[float]:
+        """When an agent's event loop has taken turns: so many as are too many in a second, all long ago."""
+        return deque([-NEVER] * (self._most_turns + 1), self._most_turns + 1)
 
-    def _begin(self, machine: Machine) -> _Kept:
-        kept = self._kept[id(machine)] = _Kept(machine)
-        return kept
-
-    def _broken(self, agent: Agent, machine: Machine, what: str) -> NoReturn:
-        raise BrokenRuleError(f"the {type(machine).__name__} of {agent.name} {what}")
+    def takes_many_turns(self, agent: Agent) -> None:
+        """It has taken all of these in a second: one that waits takes few."""
+        turns = self._most_turns + 1
+        raise BrokenRuleError(f"{agent.name} takes {turns} turns in a second, at {self._clock.now:.3f}")

@@ -24,6 +24,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from greenlet import getcurrent, greenlet
 
+from tests.simulation.clock import chooser
+
 if TYPE_CHECKING:
     from tests.simulation.agent import Agent
 
@@ -87,8 +89,8 @@ class DiskThread:
 
     def __init__(self, agent: Agent, latencies_s: tuple[float, ...], dice: random.Random) -> None:
         self.agent = agent
-        self._latencies_s = latencies_s
         self._dice = dice
+        self._latency_s = chooser(dice, latencies_s)
         self._queue: list[tuple[int, int, Callable[[], Any] | None, asyncio.Future[Any] | None]] = []
         self._numbers = count()
         self._is_busy = False
@@ -183,7 +185,7 @@ class DiskThread:
         thread, agent = getcurrent(), self.agent
         clock, process = agent.run.clock, agent.process
         agent.run.foretold.asks(agent)
-        takes_s = self._dice.choice(self._latencies_s) / STEPS
+        takes_s = self._latency_s() / STEPS
         outcome: list[Any] = []
 
         def go_on() -> None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from hpc_elastic.membership.job_end import ASKING_NODES
 from tests.simulation.disk import LAYOUT
-from tests.simulation.rules import require
+from tests.simulation.rules import BrokenRuleError, require
 
 if TYPE_CHECKING:
     from hpc_elastic.rundir.records import AttemptClaim
@@ -98,7 +98,8 @@ class Headships:
     def settles(self, agent: Agent, head: object) -> None:
         """A driver sets its timer by what its machine says, once for all events of a turn of the event loop."""
         turn = agent.process.turns
-        require(self._settled.get(head) != turn, f"the driver of {agent.name} settles twice in a turn of its loop")
+        if self._settled.get(head) == turn:
+            raise BrokenRuleError(f"the driver of {agent.name} settles twice in a turn of its loop")
         self._settled[head] = turn
 
     def asks_why(self, agent: Agent, head: object) -> None:

@@ -18,7 +18,7 @@ from hpc_elastic.agent.net.transport import HANDSHAKE_BOUND_S, NoHandshakeError,
 from hpc_elastic.membership.authentication import Side
 from hpc_elastic.membership.messages import Message
 from hpc_elastic.rundir.records import Endpoint
-from tests.simulation.clock import NEVER
+from tests.simulation.clock import NEVER, chooser
 
 if TYPE_CHECKING:
     from tests.simulation.agent import Agent
@@ -36,6 +36,7 @@ class Network:
         self._run = run
         self._closed: dict[tuple[int, int], tuple[float, float]] = {}  # since and until when
         self.dice = random.Random(f"{run.scenario.seed}/network")
+        self.delay_s = chooser(self.dice, run.scenario.delays_s)  # of what is sent
 
     def close(self, source: int, target: int, until: float) -> None:
         """Nothing gets through from source to target for a while."""
@@ -72,9 +73,6 @@ class Network:
     def calm_since(self, one: int, other: int) -> float:
         """Since when both ways are open, or will be."""
         return max(self.opens_at(one, other), self.opens_at(other, one))
-
-    def delay_s(self) -> float:
-        return self.dice.choice(self._run.scenario.delays_s)
 
     async def connect(self, agent: Agent, address: str, port: int) -> Socket:
         """As connect(2).
@@ -393,19 +391,18 @@ class SimulatedConnection:
         assert self._socket is not None
         if self._is_closed_here:
             return
-        if item == OPEN:
+        if not isinstance(item, str):
+            self.is_in_use = True
+            self._receiver.received(self, item)  # type: ignore[arg-type]
+        elif item == OPEN:
             self._socket.send(PROOF)
-        elif item == PROOF:
+        else:
             self._is_opened = True
             self.opened_at = self._loop.time()
             self._bound.cancel()
             if not self.authenticated.done():  # cancelled, if who dialled has stopped to wait
                 self.authenticated.set_result(True)
             self._receiver.opened(self)  # type: ignore[arg-type]
-        else:
-            assert not isinstance(item, str)
-            self.is_in_use = True
-            self._receiver.received(self, item)  # type: ignore[arg-type]
 
     def ended(self) -> None:
         """The other side will say nothing more; asyncio closes this one, too."""

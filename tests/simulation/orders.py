@@ -6,7 +6,7 @@ What follows from the claim of an attempt is compared with that; why workers are
 from __future__ import annotations
 
 from collections import defaultdict
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from hpc_elastic.membership import messages
 from hpc_elastic.membership.actions import Action, AskScheduler, HeadOver, Note, SendToMember
@@ -57,10 +57,16 @@ class Orders:
         self._joined_at[head, node] = self._run.clock.now
         self._gathered[head].discard(node)
 
+    def answers_beat(self, agent: Agent, head: object, node: str, echo: Any) -> None:
+        """A head answers a member's beat."""
+        number = self._beats.pop((head, node), None)
+        if number != echo.number:
+            raise BrokenRuleError(f"{agent.name} answers beat {echo.number} of {node}, not {number}")
+
     # What a head does.
 
     def acts(self, agent: Agent, head: object, action: Action) -> None:
-        """A head does something."""
+        """A head does something else than to answer a beat."""
         if isinstance(action, SendToMember):
             self._tells(agent, head, action.node, action.message)
         elif isinstance(action, AskScheduler):
@@ -90,11 +96,7 @@ class Orders:
         )
 
     def _tells(self, agent: Agent, head: object, node: str, message: Message) -> None:
-        if isinstance(message, messages.Echo):
-            number = self._beats.pop((head, node), None)
-            if number != message.number:
-                raise BrokenRuleError(f"{agent.name} answers beat {message.number} of {node}, not {number}")
-        elif isinstance(message, messages.Assign):
+        if isinstance(message, messages.Assign):
             self._assigned[head].add((message.attempt, node))
             self._gathered[head].discard(node)  # it knows its head by that
             self._assigns(agent, node, message)

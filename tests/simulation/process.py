@@ -25,6 +25,7 @@ from tests.simulation.clock import LATE_S, NEVER, Clock, MachineClock
 T = TypeVar("T")
 Function = Callable[..., object]
 ANSWERS_S = 0.01  # a resolver, or a scheduler
+set_running_loop = asyncio._set_running_loop
 Loop: Any = asyncio.AbstractEventLoop  # of which the agent uses a part
 
 
@@ -64,8 +65,12 @@ class Timer(Handle):
 
     def rings(self) -> None:
         """It is due."""
-        if self.callback is not None:
-            self._process.is_due(self)
+        process = self._process
+        if self.callback is None or not process.is_alive:
+            return
+        (process._due if process.is_frozen else process._ready).append(self)
+        if not process._is_scheduled:
+            process._schedule()
 
 
 class Process(Loop):  # type: ignore[misc]
@@ -169,10 +174,10 @@ class Process(Loop):  # type: ignore[misc]
         if self._freeze_at < 0:
             self.freeze(self._freeze_s)
             self._is_mid_turn = True
-            asyncio._set_running_loop(None)
+            set_running_loop(None)
             assert self._turn.parent is not None
             self._turn.parent.switch()
-            asyncio._set_running_loop(self)
+            set_running_loop(self)
 
     def _thaw(self) -> None:
         self.is_frozen = False
@@ -196,7 +201,7 @@ class Process(Loop):  # type: ignore[misc]
     def _schedule(self) -> None:
         if self._ready and not self._is_scheduled and not self.is_frozen and not self._is_mid_turn:
             self._is_scheduled = True
-            self._clock.at(self._clock.now, self._begin_turn)
+            self._clock.at_once(self._begin_turn)
 
     def _begin_turn(self) -> None:
         self._is_scheduled = False
@@ -214,14 +219,15 @@ class Process(Loop):  # type: ignore[misc]
 
     def _take_turn(self) -> None:
         """As the loop of asyncio: what is made ready meanwhile waits for the next turn."""
-        asyncio._set_running_loop(self)
+        set_running_loop(self)
         ready = self._ready
         try:
             for _ in range(len(ready)):
                 handle = ready.popleft()
-                if handle.callback is not None:
+                callback = handle.callback
+                if callback is not None:
                     try:
-                        handle.callback(*handle.args)
+                        callback(*handle.args)
                     except (SystemExit, KeyboardInterrupt):
                         raise
                     except BaseException as error:
@@ -229,21 +235,15 @@ class Process(Loop):  # type: ignore[misc]
                 if not self.is_alive:
                     return
         finally:
-            asyncio._set_running_loop(None)
-        if ready:
+            set_running_loop(None)
+        if ready and not self._is_scheduled:
             self._schedule()
-
-    def is_due(self, timer: Timer) -> None:
-        """A timer has rung."""
-        if self.is_alive:
-            (self._due if self.is_frozen else self._ready).append(timer)
-            if not self._is_scheduled:
-                self._schedule()
 
     # Of asyncio.AbstractEventLoop, what the agent uses.
 
     def time(self) -> float:
-        shown = self._own.shows(self._clock.now)
+        own = self._own
+        shown = self._clock.now * own.rate + own.ahead_s  # `shows`, for what is asked most
         if self._freeze_at >= 0:
             self.reached()
         return shown

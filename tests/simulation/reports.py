@@ -119,21 +119,19 @@ class Reports:
         elif isinstance(message, (messages.End, messages.Refused)):
             self._told_to_leave.setdefault(agent, isinstance(message, messages.Refused) or message.is_settled)
 
-    def has_heard(self, agent: Agent, message: Message) -> None:
-        """A member has taken in what its head says, after what was due: a beat that was does not name this answer."""
+    def has_heard(self, agent: Agent, echo: messages.Echo) -> None:
+        """A member has taken in the answer to a beat, after what was due: a beat that was does not name this answer."""
         # An answer of the head on its own node, from before it was given up, may come when that is joined again.
-        if isinstance(message, messages.Echo) and message.number <= self._beats.get(agent, 0):
-            self._echoes[agent] = max(message.number, self._echoes.get(agent, 0))
+        if echo.number <= self._beats.get(agent, 0):
+            self._echoes[agent] = max(echo.number, self._echoes.get(agent, 0))
 
     def connects(self, agent: Agent) -> None:
         """A member begins with a head."""
         self._beats[agent] = self._echoes[agent] = 0
 
     def says(self, agent: Agent, message: Message) -> None:
-        """A member tells its head something."""
-        if isinstance(message, messages.Beat):
-            self._beat(agent, message)
-        elif isinstance(message, messages.Ended):
+        """A member tells its head something else than a beat."""
+        if isinstance(message, messages.Ended):
             self._ended(agent, message)
         elif isinstance(message, messages.Started):
             self._started(agent, message)
@@ -163,8 +161,11 @@ class Reports:
         require(mine == theirs, f"{who} as {theirs}, and it is {mine}")
         self._health(agent, join.unhealthy)
 
-    def _beat(self, agent: Agent, beat: messages.Beat) -> None:
-        """Beats are numbered without a gap, and say which answer came last: the head's own lease rests on that."""
+    def beats(self, agent: Agent, beat: messages.Beat) -> None:
+        """A member sends a beat.
+
+        They are numbered without a gap, and say which answer came last: the head's own lease rests on that.
+        """
         number, heard = self._beats.get(agent, 0) + 1, self._echoes.get(agent, 0)
         if (beat.number, beat.heard) != (number, heard):
             sent = f"beat {beat.number} and says that it has heard {beat.heard}"

@@ -39,19 +39,19 @@ def contracts_of(run: SimulatedRun) -> tuple[Contracts, Any]:
 def test_a_machine_that_does_something_before_it_is_due_is_found(run: SimulatedRun) -> None:
     contracts, agent = contracts_of(run)
     timer = Timer(agent.now + 5)
-    contracts.calls(agent, timer)
+    contracts.of(agent, timer).calls()
     timer.does = ["something"]
     with pytest.raises(BrokenRuleError, match="nothing is due before"):
-        contracts.calls(agent, timer)
+        contracts.of(agent, timer).calls()
 
 
 def test_a_driver_that_calls_too_late_is_found(run: SimulatedRun) -> None:
     contracts, agent = contracts_of(run)
     timer = Timer(agent.now + 1)
-    contracts.called(agent, timer)
+    contracts.of(agent, timer).called()
     run.clock.now += 2
     with pytest.raises(BrokenRuleError, match="and was to be at"):
-        contracts.calls(agent, timer)
+        contracts.of(agent, timer).calls()
 
 
 def test_a_machine_that_wants_to_be_called_for_ever_is_found(run: SimulatedRun) -> None:
@@ -60,18 +60,18 @@ def test_a_machine_that_wants_to_be_called_for_ever_is_found(run: SimulatedRun) 
 
     def spin() -> None:
         for _ in range(TICKS_AT_ONCE + 2):
-            contracts.called(agent, timer)
+            contracts.of(agent, timer).called()
 
     with pytest.raises(BrokenRuleError, match="wants to be called"):
         spin()
 
 
 def test_an_agent_that_never_rests_is_found(run: SimulatedRun) -> None:
-    contracts, agent = contracts_of(run)
+    agent = run.agents[0]
 
     def take_turns() -> None:
         for _ in range(10_000):
-            contracts.turns(agent)
+            agent.process.takes_turn()
 
     with pytest.raises(BrokenRuleError, match="turns in a second"):
         take_turns()

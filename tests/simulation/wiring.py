@@ -9,7 +9,6 @@ from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, replace
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
-from unittest import mock
 
 from hpc_elastic.agent.drivers import (
     coordinator,
@@ -224,7 +223,7 @@ class Headquarters(Coordinator):
         self.agent.run.absences.leads(self._head)
 
     def _watch_ticks(self, head: Any) -> None:
-        self.agent.run.contracts.watch_ticks(self.agent, head, LOOKS_PER_LEASE)
+        self._contract = self.agent.run.contracts.watch_ticks(self.agent, head, LOOKS_PER_LEASE)
 
     def _hear_stop(self, head: Any) -> None:
         """When a head learns that a person asks for the end, the rules do too."""
@@ -272,28 +271,32 @@ class Headquarters(Coordinator):
         super()._say(text, level)
 
     def _do(self, step: Callable[[float], list[Action]]) -> None:
-        contracts = self.agent.run.contracts
-        if not self._is_closed and step != self._head.tick:
-            contracts.calls(self.agent, self._head)
+        contract, agent, head = self._contract, self.agent, self._head
+        if not self._is_closed and step != head.tick:
+            contract.calls()
         super()._do(step)
-        if self._is_closed:
-            contracts.is_over(self._head)
-        else:
-            contracts.called(self.agent, self._head)
         if not self._is_closed:
-            self.agent.run.head_moved(self.agent, self._head.phase.value)
-            self.agent.run.orders.stepped(self.agent, self._head)
-            self.agent.run.noted.stepped(self.agent, self._head)
-        elif self.agent.headquarters is self:
-            self.agent.headquarters = None
+            contract.called()
+            run = agent.run
+            run.head_moved(agent, head.phase)
+            run.orders.stepped(agent, head)
+            run.noted.stepped(agent, head)
+            return
+        contract.is_over()
+        if agent.headquarters is self:
+            agent.headquarters = None
 
     def received(self, connection: Any, message: Message) -> None:
         run = self.agent.run
-        if message.KIND != "beat":
-            run.trace("head", Gets(self.agent.name, message))
         join = self._joins.get(connection)
+        if message.KIND == "beat":
+            if join is not None:
+                run.heard_at[self.agent.name, join.node] = run.clock.now, False
+            super().received(connection, message)
+            return
+        run.trace("head", Gets(self.agent.name, message))
         is_parting = isinstance(message, Dropped)
-        if join is not None and (message.KIND == "beat" or is_parting):  # a lease counts from beats alone
+        if join is not None and is_parting:  # a lease counts from beats alone
             run.heard_at[self.agent.name, join.node] = run.clock.now, is_parting
         if is_parting and max(run.scenario.delays_s) >= SLOW_S:  # the answer to its join came too late for it
             run.witness.see("loss")
@@ -317,19 +320,23 @@ class Headquarters(Coordinator):
         super().received_from_own(message)
 
     def _deliver(self, node: str, message: Message) -> None:
+        if not isinstance(message, Beat):
+            super()._deliver(node, message)
+            return
         orders = self.agent.run.orders
-        if isinstance(message, Beat):
-            orders.gets_beat(self._head, node, message.number)
+        orders.gets_beat(self._head, node, message.number)
         super()._deliver(node, message)
-        if isinstance(message, Beat):
-            orders.has_got_beat(self._head, node)
+        orders.has_got_beat(self._head, node)
 
     def _act(self, action: Action) -> None:
         run, agent = self.agent.run, self.agent
-        if not (isinstance(action, do.SendToMember) and isinstance(action.message, Echo)):
-            run.trace("head", action)
-            run.conduct.head_acts(agent, self._head, action)
-            run.noted.acts(agent, self._head, action)
+        if isinstance(action, do.SendToMember) and action.message.KIND == "echo":
+            run.orders.answers_beat(agent, self._head, action.node, action.message)
+            super()._act(action)
+            return
+        run.trace("head", action)
+        run.conduct.head_acts(agent, self._head, action)
+        run.noted.acts(agent, self._head, action)
         run.orders.acts(agent, self._head, action)
         if isinstance(action, do.ClaimAttempt):
             run.rules.asks_for(action.claim)
@@ -400,20 +407,22 @@ class Here(LocalMember):
     def __init__(self, member: Member, *, journal: Journal, **more: Any) -> None:
         super().__init__(member, journal=journal, **more)
         self._agent = cast(SimulatedJournal, journal).agent
-        self._contracts = self._agent.run.contracts
-        self._contracts.watch_ticks(self._agent, member)
+        self._contract = self._agent.run.contracts.watch_ticks(self._agent, member)
 
     def _do(self, step: Callable[[float], list[Action]]) -> None:
-        self._contracts.calls(self._agent, self._member)
+        self._contract.calls()
         super()._do(step)
-        self._contracts.called(self._agent, self._member)
+        self._contract.called()
 
     def received(self, message: Message) -> None:
-        self._agent.heard(message)
+        agent = self._agent
+        agent.heard(message)
         super().received(message)
-        self._agent.has_heard(message)
-        self._agent.run.conduct.has_heard(self._agent, message)
-        self._agent.run.reports.has_heard(self._agent, message)
+        if isinstance(message, Echo):
+            agent.run.reports.has_heard(agent, message)
+            return
+        agent.has_heard(message)
+        agent.run.conduct.has_heard(agent, message)
 
     def connected(self, *, is_joined: bool, asked: float | None = None) -> None:
         self._agent.run.reports.connects(self._agent)
@@ -446,7 +455,7 @@ class Searching(Successor):
         steps = ("read", "read_failed", "answered", "not_answered")
         self._agent.run.contracts.watch(self._agent, self._discovery, steps)
         looks = 12 + 2 * int(self._agent.run.scenario.lease_s)  # into the run directory each second, and at its turns
-        self._agent.run.contracts.watch_ticks(self._agent, self._discovery, looks)
+        self._contract = self._agent.run.contracts.watch_ticks(self._agent, self._discovery, looks)
         self._agent.run.searches.begins(self._agent, self._discovery)
 
     def _act(self, action: DiscoveryAction) -> None:
@@ -458,13 +467,14 @@ class Searching(Successor):
 
     def _set_timer(self) -> None:
         super()._set_timer()
-        self._agent.run.contracts.called(self._agent, self._discovery)
+        self._contract.called()
 
     def stop(self) -> None:
         super().stop()
-        self._agent.run.contracts.is_over(self._discovery)
+        self._contract.is_over()
 
 
+ABSENT = object()  # of a name of `builtins`, which a module does not have itself
 CURRENT = SimpleNamespace(run=cast(Any, None))  # the run that is being played
 
 
@@ -533,12 +543,17 @@ def wired(run: Any, plant: Plant) -> Iterator[None]:
         (head_side, "Successor", Searching),
         *plant.places(),
     ]
-    with contextlib.ExitStack() as stack:
+    shipped = [(module, name, vars(module).get(name, ABSENT)) for module, name, _ in places]
+    before, CURRENT.run = CURRENT.run, run
+    try:  # as mock.patch, which takes longer for all of these places than the start of a run
         for module, name, value in places:
-            stack.enter_context(mock.patch.object(module, name, value, create=True))
-        before, CURRENT.run = CURRENT.run, run
-        try:
-            yield
-        finally:
-            CURRENT.run = before
-            THREADS.clear()
+            setattr(module, name, value)
+        yield
+    finally:
+        CURRENT.run = before
+        for module, name, value in reversed(shipped):
+            if value is ABSENT:
+                delattr(module, name)
+            else:
+                setattr(module, name, value)
+        THREADS.clear()

@@ -11,6 +11,7 @@ from __future__ import annotations
 import hashlib
 import random
 
+from hpc_elastic.membership.phases import HeadPhase
 from hpc_elastic.rundir.records import NOTICE_REASONS, Request
 from hpc_elastic.scheduler.allocation import Allocation
 from tests.simulation.absences import Absences
@@ -141,7 +142,7 @@ class SimulatedRun:
         self.heard_at: dict[
             tuple[str, str], tuple[float, bool]
         ] = {}  # by head and node: when, and whether it said goodbye
-        self._phases: dict[str, str] = {}
+        self._phases: dict[str, HeadPhase] = {}  # by agent
         self._failures_seen = 0
         self._entered: dict[str, int] = {}
         self._to_start = len(self.agents)
@@ -213,7 +214,7 @@ class SimulatedRun:
         return any(fault.what not in usual for fault in self.scenario.faults)
 
     @property
-    def head_phase(self) -> str | None:
+    def head_phase(self) -> HeadPhase | None:
         """Where the latest head is."""
         return self._phases.get(self.disk.head or "")
 
@@ -252,23 +253,34 @@ class SimulatedRun:
     def _play(self, bound_s: float) -> None:
         BrokenRuleError.first = None
         self._begin()
-        steps, clock = 0, self.clock
-        some = self.everybody[0]
-        while self._to_start or some.is_running or (some := self._any_running(some)).is_running:
-            steps += 1
-            if self.points is not None:
-                self.points.pass_by()
-            if not clock.step() or clock.now > bound_s or steps > BOUND_STEPS:
-                raise BrokenRuleError(f"no end after {self.clock.now:.1f} s: {self._who_waits()}")
+        some, points = self.everybody[0], self.points
+        if points is not None:
+            points.pass_by()
+        for steps, now in enumerate(self.clock.happens(), 1):
+            if now > bound_s or steps > BOUND_STEPS:
+                break
             if self.crash is not None:
                 raise self.crash
             if BrokenRuleError.first is not None:
                 raise BrokenRuleError.first
             if self.is_dirty:
-                self.is_dirty = False
-                self.rules.check()
-                self.requested.watch()
-                self.taken.watch()
+                self._check()
+            if not (self._to_start or some.is_running or (some := self._any_running(some)).is_running):
+                self._play_end()
+                return
+            if points is not None:
+                points.pass_by()
+        raise BrokenRuleError(f"no end after {self.clock.now:.1f} s: {self._who_waits()}")
+
+    def _check(self) -> None:
+        """Something has changed on a node."""
+        self.is_dirty = False
+        self.rules.check()
+        self.requested.watch()
+        self.taken.watch()
+
+    def _play_end(self) -> None:
+        """Nobody runs any more."""
         last = self.clock.now + 1  # killed workers take a moment to be gone
         while self.clock.now < last and self.clock.step():
             pass
@@ -360,11 +372,12 @@ class SimulatedRun:
         """The furthest step that a heartbeat has named by the end of an attempt."""
         return {"none": None, "moves": 10 * attempt, "stuck": 10}[self.scenario.steps]
 
-    def head_moved(self, agent: Agent, phase: str) -> None:
+    def head_moved(self, agent: Agent, entered: HeadPhase) -> None:
         """A head is in this phase: faults that wait for that come."""
-        if phase == self._phases.get(agent.name):
+        if entered is self._phases.get(agent.name):
             return
-        self._phases[agent.name] = phase
+        self._phases[agent.name] = entered
+        phase = entered.value
         self._entered[phase] = self._entered.get(phase, 0) + 1
         for fault in self.scenario.faults:
             if (fault.phase, fault.nth) == (phase, self._entered[phase]) and fault.what not in JOINS:
@@ -380,7 +393,8 @@ class SimulatedRun:
 
     def _who_waits(self) -> str:
         waiting = {agent.name: agent.member.phase.value for agent in self.agents if agent.is_running}
-        return f"heads {self._phases}, members {waiting}"
+        heads = {name: phase.value for name, phase in self._phases.items()}
+        return f"heads {heads}, members {waiting}"
 
 
 def play(seed: int, plant: Plant | None = None) -> SimulatedRun:

@@ -256,7 +256,7 @@ class LocalMember:
 
     def _do(self, step: Callable[[float], list[Action]]) -> None:
         now = self._loop.time()
-        if now >= self._member.next_tick():
+        if self._timer is None or now >= self._timer.when():
             self._act_all(self._member.tick(now))
         self._act_all(step(now))
         self._outputs.moved()
