@@ -49,8 +49,8 @@ class Closing:
         self._job_end = job_end
         self._timing = timing
         self._have_left: bool
+        self._is_settled: bool
         self._ender: str | None = None  # who was told to end the job, and is not known to be gone
-        self._is_settled = False
         self._deadline = NEVER
         self.exit_code = int(ExitCode.SUCCESS)
 
