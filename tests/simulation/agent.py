@@ -117,6 +117,7 @@ class SimulatedTelemetry:
         agent, run = self._agent, self._agent.run
         run.conduct.acts(agent, action)
         if isinstance(action, SendToHead):
+            run.endings.says(agent, action.message)
             run.reports.says(agent, action.message)
             run.noted.reports(agent, action.message)
             return
@@ -313,7 +314,7 @@ class Agent:
             forget=lambda _: None,
             pass_on=lambda _: None,
             stop=self.part.member.got_signal,
-            escalate=self.workers.hurry,
+            escalate=self.workers.escalate,
             say=self._say,
         )
         self.part.member.furthest_step = lambda: run.workers_step(self.workers.attempt)
