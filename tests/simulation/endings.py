@@ -39,6 +39,16 @@ class Endings:
         if agent.exit_code is not None:
             raise BrokenRuleError(f"{agent.name} has left, and says {message.KIND}")
 
+    def is_idle(self, agent: Agent) -> bool:
+        """Whether an agent has no head, and no worker that it would have to stop."""
+        has_head = agent.link is not None or agent.headquarters is not None
+        is_stopping = agent.part.member._stopping is not None
+        return not (has_head or is_stopping or agent.workers.alive) and agent.member.attempt == agent.workers.attempt
+
+    def got_signal(self, agent: Agent) -> None:
+        """It has got a TERM: who sends that kills it in half a minute, and nobody waits for it."""
+        require(agent.exit_code is not None, f"{agent.name} has got a TERM without a head or workers, and stays")
+
     def search_is_over(self, search: Any) -> None:
         """An agent has a head, or is one."""
         self._over[id(search)] = search

@@ -10,6 +10,7 @@ from tests.simulation.draw_alone import draw_alone
 from tests.simulation.draw_asked_saves import draw_asked_saves
 from tests.simulation.draw_blamed import draw_blamed
 from tests.simulation.draw_busy import draw_busy
+from tests.simulation.draw_called_off import draw_called_off
 from tests.simulation.draw_checks import draw_checks
 from tests.simulation.draw_closings import draw_closings
 from tests.simulation.draw_cut_saves import draw_cut_saves
@@ -41,7 +42,7 @@ from tests.simulation.draw_second_notices import draw_second_notices
 from tests.simulation.draw_sick import draw_sick
 from tests.simulation.draw_spares import draw_spares
 from tests.simulation.draw_stand_ins import draw_stand_ins
-from tests.simulation.draw_starts import draw_second_start
+from tests.simulation.draw_starts import draw_second_start, draw_silent_ends
 from tests.simulation.draw_states import draw_states
 from tests.simulation.draw_taken import draw_taken
 from tests.simulation.draw_terms import draw_terms
@@ -85,9 +86,11 @@ KINDS: Mapping[str, Callable[[int], Scenario]] = {
     "firsts": draw_firsts,
     "unfit": draw_unfit,
     "starts": draw_second_start,
+    "silent-ends": draw_silent_ends,
     "restarted": draw_restarted,
     "host": draw_host,
     "closings": draw_closings,
+    "called-off": draw_called_off,
     "parted": draw_parted,
     "requests": draw_requests,
     "spares": draw_spares,

@@ -436,6 +436,12 @@ class Here(LocalMember):
         self._agent.run.reports.joins(self._agent, join)
         return join
 
+    def got_signal(self, name: str, have_workers: bool) -> None:
+        is_idle = self._agent.run.endings.is_idle(self._agent)
+        super().got_signal(name, have_workers)
+        if is_idle:
+            self._agent.run.endings.got_signal(self._agent)
+
     def _note(self, note: Note) -> None:
         self._agent.run.noted.notes(self._agent, note)
         super()._note(note)
