@@ -140,6 +140,7 @@ simulate: .venv/.installed
 	$(BIN)/python -m tests.simulation --goodbyes --first $(FIRST) --count $$(($(N) / 10))
 	$(BIN)/python -m tests.simulation --quorum --first $(FIRST) --count $$(($(N) / 10))
 	$(BIN)/python -m tests.simulation --waits --first $(FIRST) --count $$(($(N) / 10))
+	$(BIN)/python -m tests.simulation --drained --first $(FIRST) --count $$(($(N) / 10))
 	$(BIN)/python -m tests.simulation --called-off --first $(FIRST) --count $$(($(N) / 10))
 	$(BIN)/python -m tests.simulation --silent-ends --first $(FIRST) --count $$(($(N) / 10))
 	$(BIN)/python -m tests.simulation --unstarted --first $(FIRST) --count $$(($(N) / 10))

@@ -56,6 +56,7 @@ def main(words: Sequence[str] | None = None, plant: Plant | None = None) -> int:
     parser.add_argument("--unstarted", action="store_true", help="scenarios of ignored workers that do not start")
     parser.add_argument("--silent-ends", action="store_true", help="scenarios of starts that end without a word")
     parser.add_argument("--called-off", action="store_true", help="scenarios of a TERM while an agent has no head")
+    parser.add_argument("--drained", action="store_true", help="scenarios of drained nodes under a new head")
     parser.add_argument("--waits", action="store_true", help="scenarios in which people ask while nodes are awaited")
     parser.add_argument("--absent", action="store_true", help="scenarios in which nodes do not come, or are unfit")
     parser.add_argument(

@@ -16,6 +16,7 @@ from tests.simulation.draw_closings import draw_closings
 from tests.simulation.draw_cut_saves import draw_cut_saves
 from tests.simulation.draw_deaf import draw_deaf
 from tests.simulation.draw_disks import draw_disks
+from tests.simulation.draw_drained import draw_drained
 from tests.simulation.draw_failures import draw_failures
 from tests.simulation.draw_farewells import draw_farewells
 from tests.simulation.draw_firsts import draw_firsts
@@ -93,6 +94,7 @@ KINDS: Mapping[str, Callable[[int], Scenario]] = {
     "called-off": draw_called_off,
     "parted": draw_parted,
     "requests": draw_requests,
+    "drained": draw_drained,
     "spares": draw_spares,
     "health": draw_health,
     "notices": draw_notices,
