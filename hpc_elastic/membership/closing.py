@@ -55,8 +55,8 @@ class Closing:
         self._job_end = job_end
         self._timing = timing
         self._have_left: bool
+        self._is_settled: bool
         self._ender: str | None = None  # who was told to end the job, and is not known to be gone
-        self._is_settled = False
         self._is_script_unsure = False  # its node's agent was gone when the run ended
         self.next_tick = NEVER  # when `tick` must be called at the latest, in monotonic seconds
         self.exit_code = int(ExitCode.SUCCESS)

@@ -40,6 +40,7 @@ from hpc_elastic.membership.timing import (
     GATHERS_AFTER_S,
     LONGEST_ANSWER_S,
     LONGEST_PAUSE_S,
+    MOST_DOUBLINGS,
     MOST_SPARES,
     READS_EVERY_S,
     TURNS_AHEAD,
@@ -352,14 +353,15 @@ class HeadDiscovery:
         if not self._dialled:
             self._dial_at = now + LONGEST_PAUSE_S
             return []
+        before = max(0, self._rounds - 1)  # an agent that another one has named may be asked before the first round
         (node, agent), *self._dialled = self._dialled
         self._dialling = node
         self._asked.add(node)
         if not self._dialled:
-            pause = FIRST_PAUSE_S * 2 ** min(self._rounds - 1, 10)
+            pause = FIRST_PAUSE_S * 2 ** min(before, 10)
             self._dial_at = now + min(LONGEST_PAUSE_S, pause)
         self._is_dialling = True
-        within_s = min(LONGEST_ANSWER_S, ANSWERS_WITHIN_S * 2 ** min((self._rounds - 1) // 4, 10))
+        within_s = ANSWERS_WITHIN_S * 2 ** min(before // 4, MOST_DOUBLINGS)
         return [Dial(node=node, agent=agent, within_s=within_s)]
 
     def _may_follow(self, node: str) -> bool:

@@ -295,7 +295,7 @@ class Head:
 
     def stop_requested(self, by: str, now: float) -> list[Action]:
         """Handle a person's request to end the run."""
-        return self._observe(Seen(trigger=Trigger.STOP_REQUESTED, detail=by), now)
+        return self._end_for(Seen(trigger=Trigger.STOP_REQUESTED, detail=by), now)
 
     def stop_announced(self, stop: OperatorStop, now: float) -> list[Action]:
         """Handle a person's request to tell the workers of the end, and to stop them when their time is over."""
@@ -311,7 +311,13 @@ class Head:
         stop = self._pending_stop.take_due(now)
         if stop is None:
             return []
-        return self._observe(Seen(trigger=Trigger.STOP_REQUESTED, detail=stop.by, stop=stop), now)
+        return self._end_for(Seen(trigger=Trigger.STOP_REQUESTED, detail=stop.by, stop=stop), now)
+
+    def _end_for(self, seen: Seen, now: float) -> list[Action]:
+        """End the run for a person, also where it was to end for want of nodes: it would go on if they came back."""
+        if self._judge.is_short_of_nodes and self.phase not in (HeadPhase.CLOSING, HeadPhase.OVER):
+            self._judge.verdict.gathers()
+        return self._observe(seen, now)
 
     def restart_requested(self, by: str, now: float) -> list[Action]:
         """Handle a person's request to start the workers again; it costs no restart of the budget."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from itertools import chain
 
 from hpc_elastic.membership.lease import MemberLease
-from hpc_elastic.membership.messages import Ended, Finished, Join, Report, Started, Stopped
+from hpc_elastic.membership.messages import Finished, Join, Report, Started, Stopped
 from hpc_elastic.membership.ranks import Seat
 from hpc_elastic.rundir.records import Endpoint, World
 from hpc_elastic.rundir.state_records import HeldState
@@ -21,9 +21,9 @@ class RosterEntry:
     """A joined agent, and its lease by the head's clock.
 
     `attempt` is the attempt that the agent's workers belong to. `is_in_world`: the agent has workers, or had them
-    until the decision on which the head acts. `has_started`: each worker has its process; `has_ended`: one has
-    exited 0. `store_port`: the node's port for the next attempt's store; `held`: the training states in its memory.
-    `was_unhealthy`: it is or has been unhealthy.
+    until the decision on which the head acts. `has_started`: each worker has its process. `store_port`: the node's
+    port for the next attempt's store; `held`: the training states in its memory. `was_unhealthy`: it is or has been
+    unhealthy.
     """
 
     join: Join
@@ -34,7 +34,6 @@ class RosterEntry:
     attempt: int = 0
     is_in_world: bool = False
     has_started: bool = False
-    has_ended: bool = False
     was_unhealthy: bool = False
     held: tuple[HeldState, ...] = ()
     workers: int = field(init=False)
@@ -267,7 +266,7 @@ class Roster:
             if entry.node in starting:
                 entry.attempt = world.attempt
                 entry.is_in_world = True
-                entry.has_started = entry.has_ended = False
+                entry.has_started = False
                 for awaited in (self.starting, self.unfinished, self.unstopped):
                     awaited.add(entry)
 
@@ -276,8 +275,6 @@ class Roster:
         if isinstance(message, Started):
             member.has_started = True
             self.starting.discard(member)
-        elif isinstance(message, Ended):
-            member.has_ended = True
         elif isinstance(message, Finished):
             self.unfinished.discard(member)
             member.held = message.held

@@ -19,7 +19,9 @@ class Tally:
         self.waiting: set[int] = set()  # global ranks that waited for others when their stacks were taken
         self.paused: set[int] = set()  # global ranks that a signal or a debugger had stopped
         self.again: set[int] = set()  # global ranks that exited 75 after a notice, on nodes where all have ended
-        self.step: int | None = None  # the furthest that a heartbeat named, in the reports of stopped nodes
+        self.step: int | None = (
+            None  # the furthest that a heartbeat has named, of any attempt, as stopped nodes report it
+        )
         self._heard_at: dict[str, float] = {}
         self._answered: set[str] = set()  # failed ranks whose restart is decided and charged, and has not begun
 
@@ -59,7 +61,6 @@ class Tally:
         self.succeeded.clear()
         self.waiting.clear()
         self.paused.clear()
-        self.step = None
         self._answered.clear()
         if not self.failures and not self.again:
             return

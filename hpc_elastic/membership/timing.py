@@ -201,7 +201,8 @@ MOST_TURNS = 64  # how many members a claim names in the order of their turns; t
 # How long a dialled agent has to accept the connection at first; the time doubles every four rounds of dialling, for a
 # slow machine. An agent that has accepted it and keeps it open is the head, and has the longest time for its answer.
 ANSWERS_WITHIN_S = 0.5
-LONGEST_ANSWER_S = 4.0
+MOST_DOUBLINGS = 3
+LONGEST_ANSWER_S = ANSWERS_WITHIN_S * 2**MOST_DOUBLINGS
 # The pauses between two rounds of dialling, and between two looks into the run directory.
 FIRST_PAUSE_S = 0.05
 LONGEST_PAUSE_S = 0.5

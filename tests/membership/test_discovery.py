@@ -532,6 +532,18 @@ def test_one_that_names_its_head_is_believed_at_once() -> None:
     assert search.dialled.count((0.0, "node7")) == 1, "not twice in one round"
 
 
+def test_one_that_is_named_while_a_new_claim_is_read_has_half_a_second_to_answer() -> None:
+    head = LostHead(node="node0", contact=-1.0, is_dead=True, why="reset", attempt=1)
+    discovery = HeadDiscovery(replace(SETTINGS, node="node4"), head, 0.0)
+    discovery.tick(0.0)
+    discovery.read(records(a_world(*range(9))), 0.0)  # and dials
+    later = records(a_world(2, 3, 4, attempt=2, head="node3"))
+    assert not [each for each in discovery.read(later, 0.1) if isinstance(each, Dial)]
+    named = Elsewhere(node="node3", agent=Endpoint(address="10.0.0.9", port=1))
+    (dial,) = (each for each in discovery.not_answered(0.1, elsewhere=named) if isinstance(each, Dial))
+    assert (dial.node, dial.within_s) == ("node3", 0.5)
+
+
 def test_two_that_gather_do_not_leave_for_each_other() -> None:
     search = Search("node5", records(a_world(*range(9))))
     search.pass_time(4)

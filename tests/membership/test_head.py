@@ -270,6 +270,21 @@ def test_an_attempt_that_repeats_the_steps_of_an_earlier_one_makes_no_progress()
     assert the_result(script.stopped(1)).reason == "no_progress"
 
 
+def test_steps_count_that_were_made_before_a_restart_that_costs_nothing() -> None:
+    script = HeadScript(2, restart=a_restart_plan(10, no_progress_limit=3))
+    script.run()
+    script.head.restart_requested("ada@login", script.now)
+    script.stopped(0, step=20)
+    the_claim(script.stopped(1, step=20))
+    script.claimed()
+    for step in (5, 10):  # neither comes as far
+        script.report(0, a_failure(0, node="node0"))
+        script.stopped(0, step=step)
+        claim = the_claim(script.stopped(1, step=step)).claim
+        script.claimed()
+    assert (claim.step, claim.same_failures) == (20, 2)
+
+
 def a_timeout(rank: int, node: str) -> FailureRecord:
     return a_failure(rank, node=node, failure_class="collective_timeout", message="Timed out waiting for all_reduce")
 

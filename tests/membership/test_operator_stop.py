@@ -8,14 +8,14 @@ from dataclasses import replace
 import pytest
 
 from hpc_elastic.errors import ExitCode
-from hpc_elastic.membership.actions import Action
+from hpc_elastic.membership.actions import Action, ClaimAttempt
 from hpc_elastic.membership.decisions import Trigger
 from hpc_elastic.membership.messages import Assign, Finished, GiveNotice, Stop, StopManner, Terminated
 from hpc_elastic.membership.notices import NoticeGiven
 from hpc_elastic.membership.operator_stop import OperatorStop
 from hpc_elastic.membership.phases import HeadPhase
 from hpc_elastic.rundir.records import RunState
-from tests.membership.script import HeadScript, a_restart_plan, sent, the_result
+from tests.membership.script import HeadScript, a_restart_plan, of_kind, sent, the_result
 from tests.membership.test_head import claiming, finish_all, gathering, pausing
 
 STOP = OperatorStop(by="ada@login1", seconds_left=30.0)
@@ -163,6 +163,25 @@ def test_a_head_that_awaits_a_quorum_writes_what_it_knows_when_the_allocation_en
     else:
         ended = script.say(0, Terminated(signal_name="SIGTERM"))
     assert the_result(ended).reason == "node_lost"
+
+
+@pytest.mark.parametrize("when", ["while it waits", "while the others stop"])
+@pytest.mark.parametrize("how", ["at once", "announced"])
+def test_a_run_that_a_person_stops_is_not_resumed_when_lost_nodes_are_back(how: str, when: str) -> None:
+    script = HeadScript(3, restart=a_restart_plan())
+    script.run()
+    script.lose(2, is_gone=False)
+    actions = script.stopped(0)
+    if when == "while it waits":
+        script.stopped(1)
+        assert script.head.phase is HeadPhase.AWAITING_QUORUM
+    head, stop = script.head, replace(STOP, seconds_left=0.0)
+    actions = head.stop_requested(STOP.by, script.now) if how == "at once" else head.stop_announced(stop, script.now)
+    if when == "while the others stop":
+        actions += script.stopped(1)
+    result = the_result(actions)
+    assert (result.state, result.reason) == (RunState.CANCELLED, "stop_requested")
+    assert not of_kind(script.join(2), ClaimAttempt)
 
 
 def test_nothing_is_announced_when_the_run_ends() -> None:

@@ -49,6 +49,16 @@ def main(words: Sequence[str] | None = None, plant: Plant | None = None) -> int:
     parser.add_argument(
         "--quorum", action="store_true", help="scenarios in which a node that is needed is away for a while"
     )
+    parser.add_argument("--farewells", action="store_true", help="scenarios in which deaf members say goodbye")
+    parser.add_argument("--stand-ins", action="store_true", help="scenarios of spares that take another role's place")
+    parser.add_argument("--relayed", action="store_true", help="scenarios of states that others write at the end")
+    parser.add_argument("--closings", action="store_true", help="scenarios of losses as a run ends")
+    parser.add_argument("--cut-saves", action="store_true", help="scenarios in which a save is cut short")
+    parser.add_argument("--unstarted", action="store_true", help="scenarios of ignored workers that do not start")
+    parser.add_argument("--silent-ends", action="store_true", help="scenarios of starts that end without a word")
+    parser.add_argument("--called-off", action="store_true", help="scenarios of a TERM while an agent has no head")
+    parser.add_argument("--drained", action="store_true", help="scenarios of drained nodes under a new head")
+    parser.add_argument("--waits", action="store_true", help="scenarios in which people ask while nodes are awaited")
     parser.add_argument("--absent", action="store_true", help="scenarios in which nodes do not come, or are unfit")
     parser.add_argument(
         "--restarted", action="store_true", help="scenarios in which the start before is busy, or fails"

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from tests.simulation.agent import Agent
     from tests.simulation.world import SimulatedRun
 
+REMINDS_EVERY_S = 30.0
 LOOKS_EVERY_S = 5.0  # a head, at what missing nodes have written
 FIRST_LOOK_S = 3.0
 NEVER_STARTED, OTHER_VERSION, UNHEALTHY = "never_started", "other_version", "unhealthy"
@@ -36,6 +37,7 @@ class Absences:
     def __init__(self, run: SimulatedRun) -> None:
         self._run = run
         self._began: dict[object, float] = {}  # by head
+        self._reminded: dict[object, float] = {}  # when a head has said last whom it waits for
         self._asked: defaultdict[object, dict[str, tuple[float, bool]]] = defaultdict(
             dict
         )  # when, and if it was let in
@@ -52,6 +54,21 @@ class Absences:
     def writes(self, node: str) -> None:
         """An agent has written why it has not joined."""
         self._written[node] = self._run.clock.now
+
+    def says(self, agent: Agent, head: object, text: str) -> None:
+        """A head says something to people: whom it waits for, every half a minute."""
+        if not (text.startswith("waiting for ") and " to join; " in text):
+            return
+        now, before = self._run.clock.now, self._reminded.get(head, self._began[head])
+        self._reminded[head] = now
+        is_rare = (now - before) * (1 + DRIFT) >= REMINDS_EVERY_S
+        require(is_rare, f"{agent.name} says again after {now - before:.1f} s: {text}")
+
+    def _check_reminded(self, agent: Agent, head: object, waited_s: float) -> None:
+        """Who waits for nodes so long has said so."""
+        is_due = waited_s > REMINDS_EVERY_S + 1.0 + self._slack_s
+        what = f"{agent.name} has waited for nodes for {waited_s:.1f} s"
+        require(head in self._reminded or not is_due, f"{what}, and has told nobody for whom")
 
     @property
     def _slack_s(self) -> float:
@@ -93,6 +110,7 @@ class Absences:
             least_s = min(least_s, SPARES_COME_WITHIN_S)
         what = f"{agent.name} claims the first attempt after {waited_s:.2f} s, and {awaited} may still come"
         require(waited_s * (1 + DRIFT) >= least_s, f"{what}, for which it waits {least_s:g} s")
+        self._check_reminded(agent, head, waited_s if awaited else 0.0)
         self._check_prompt(agent, head, awaited, least_s)
 
     def _may_come(self, head: object, node: str) -> bool:

@@ -127,6 +127,7 @@ class SimulatedTelemetry:
             return
         run.conduct.acts(agent, action)
         if isinstance(action, SendToHead):
+            run.endings.says(agent, action.message)
             run.reports.says(agent, action.message)
             run.noted.reports(agent, action.message)
             return
@@ -322,7 +323,7 @@ class Agent:
             forget=lambda _: None,
             pass_on=lambda _: None,
             stop=self.part.member.got_signal,
-            escalate=self.workers.hurry,
+            escalate=self.workers.escalate,
             say=self._say,
         )
         self.part.member.furthest_step = lambda: run.workers_step(self.workers.attempt)

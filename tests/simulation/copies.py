@@ -212,6 +212,12 @@ class CopiesSeen:
         is_so = len({*sources}) == len(sources) <= MOST_SOURCES and agent.name not in sources[1:]
         require(is_so, f"{agent.name} is told to fetch its state from {sources}")
 
+    def lacks(self, agent: Agent, assign: Assign) -> None:
+        """A node cannot begin with the state that it is told: not because nobody has told it who has that."""
+        is_whole = not self._run.scenario.damage_chance and self._run.kept.whole
+        what = f"{agent.name} has not got {assign.state}, with which attempt {assign.attempt} begins"
+        require(bool(assign.state_from) or not is_whole, f"{what}, and is not told who has")
+
     def claimed(
         self,
         head: Agent,

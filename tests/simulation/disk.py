@@ -36,6 +36,7 @@ class Disk:
         if path.startswith(LAYOUT.allocations):
             self.allocations.append(from_json(AllocationClaim, self._read(path)))
             self._run.promptness.allocated(agent, self.allocations[-1])
+            self._run.endings.allocated(agent)
         elif path.endswith("/claim.json"):
             self._claimed(agent, from_json(AttemptClaim, self._read(path)))
         elif path == LAYOUT.result:
@@ -63,6 +64,7 @@ class Disk:
             self._run.written.records(record)
             self.node_results[record.attempt, record.node] = record
             self._run.conduct.records(record)
+            self._run.bookkeeping.records(record)
         elif path == LAYOUT.rendezvous(agent.name):
             self._run.absences.writes(agent.name)
 

@@ -43,14 +43,16 @@ def draw_failures(seed: int) -> Scenario:
 
 def _with_long_pauses(scenario: Scenario) -> Scenario:
     """The same of one worker that fails nearly always, and pauses that would soon be longer than any number."""
-    role = replace(scenario.roles[0], nodes_min=1, nodes_max=1, workers=(1,), hang_chance=0.0, failure_chance=0.9)
+    role = replace(scenario.roles[0], nodes_min=1, nodes_max=1, workers=(1,), hang_chance=0.0, failure_chance=0.97)
     return replace(
         scenario,
         roles=(role,),
         nodes=1,
         max_restarts=6,
         no_progress_limit=9,
+        backoff_first_s=1.0,
         backoff_factor=1e200,
+        progress="moves",
         exit_timeout_s=None,
         collateral_chance=0.0,
     )

@@ -58,6 +58,11 @@ def draw_second_start(seed: int) -> Scenario:
     )
 
 
+def draw_silent_ends(seed: int) -> Scenario:
+    """The scenario of a seed: of these alone, with other dice."""
+    return _draw_silent_ends(random.Random(f"silent ends/{seed}"), 8 * seed + 3)
+
+
 def _draw_silent_ends(dice: random.Random, seed: int) -> Scenario:
     """The job starts again and again, and nobody says why; some starts end before they have opened an attempt."""
     nodes, lease_s, limit = dice.choice([1, 1, 2]), dice.choice([3.0, 10.0]), dice.choice([2, 2, 3])

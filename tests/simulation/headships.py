@@ -6,9 +6,10 @@ A head of thousands of members hears thousands of messages at once; what follows
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from hpc_elastic.membership.job_end import ASKING_NODES
+from hpc_elastic.membership.phases import HeadPhase
 from tests.simulation.disk import LAYOUT
 from tests.simulation.rules import BrokenRuleError, require
 
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
     from tests.simulation.network import SimulatedConnection
     from tests.simulation.world import SimulatedRun
 
+LOOKS_PER_LEASE = 12
+SLOW_S = 0.001  # of a sum of times
 NOBODY_ENDS_JOB = "no agent can reach Slurm's controller"
 
 
@@ -95,12 +98,16 @@ class Headships:
             is_said == is_due, f"{agent.name} {'warns' if is_said else 'does not warn'} that nobody could end the job"
         )
 
-    def settles(self, agent: Agent, head: object) -> None:
+    def settles(self, agent: Agent, head: Any) -> None:
         """A driver sets its timer by what its machine says, once for all events of a turn of the event loop."""
         turn = agent.process.turns
         if self._settled.get(head) == turn:
             raise BrokenRuleError(f"the driver of {agent.name} settles twice in a turn of its loop")
         self._settled[head] = turn
+        if head.phase is not HeadPhase.OVER:  # a member may be lost at any time, also while nothing else is due
+            looks_s, due_s = self._run.scenario.lease_s / LOOKS_PER_LEASE, head.next_tick() - agent.now
+            what = f"{agent.name} looks at its members' leases in {due_s:.2f} s, in phase {head.phase.value}"
+            require(due_s <= looks_s + SLOW_S, f"{what}, not within {looks_s:.2f} s")
 
     def asks_why(self, agent: Agent, head: object) -> None:
         """A head asks the scheduler why a TERM has come; every member of its world has got one."""

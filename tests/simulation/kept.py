@@ -27,6 +27,7 @@ class Kept:
 
     def write(self, ended: int, place: str, saved: Saved) -> None:
         """As `agent.workers.state_files.write_states`; the agent may be killed before, and the file may be damaged."""
+        self._check_place(ended, place, saved)
         chance = self._run.scenario.damage_chance
         if saved.is_damaged or self._dice.random() < chance:
             self.whole = False
@@ -35,8 +36,19 @@ class Kept:
         self.whole = self.whole and not is_damaged
         self._files[ended][place] = replace(saved, is_damaged=is_damaged)
 
+    def _check_place(self, ended: int, place: str, saved: Saved) -> None:
+        """A file is of the rank whose state it has, or of all ranks of a role: who reads it finds it by that."""
+        world = self._run.disk.worlds[ended]
+        ranks = {(each.role, each.rank): each.role_rank for each in world.ranks}
+        sizes = {role.role: role.size for role in world.roles}
+        role_rank = ranks.get((saved.role, saved.rank))
+        whose = f"{saved.rank}/{len(world.ranks)} {role_rank}/{sizes.get(saved.role)} {saved.role}"
+        is_so = place in (whose, f"* {saved.role}")
+        require(is_so, f"the state of {whose!r} is kept after attempt {ended} as that of {place!r}")
+
     def rename(self, ended: int, latest: int) -> None:
         """As `agent.records.kept_states.rename_kept`."""
+        require(ended is not None, f"a head keeps the states of no attempt as those of attempt {latest}")
         if not self._files[latest]:
             self._files[latest] = self._files.pop(ended, {})
         self._run.asked_saves.rename(ended, latest)
@@ -48,8 +60,8 @@ class Kept:
     def check_end(self) -> None:
         """Nobody runs any more: a run that has succeeded leaves no states, where its last head could remove them."""
         run = self._run
-        is_sure = not run.witness.kinds & {"loss", "disk"} and any(each.exit_code == 0 for each in run.agents)
-        if is_sure and any(result.state is RunState.SUCCEEDED for result in run.disk.results):
+        writers = [run.agent(result.written_by) for result in run.disk.results if result.state is RunState.SUCCEEDED]
+        if any(each.exit_code == 0 and not each.was_killed for each in writers):
             left = sorted(ended for ended, files in self._files.items() if files)
             require(not left, f"the run has succeeded, and the states written after attempts {left} are there")
 

@@ -10,10 +10,15 @@ from tests.simulation.draw_alone import draw_alone
 from tests.simulation.draw_asked_saves import draw_asked_saves
 from tests.simulation.draw_blamed import draw_blamed
 from tests.simulation.draw_busy import draw_busy
+from tests.simulation.draw_called_off import draw_called_off
 from tests.simulation.draw_checks import draw_checks
+from tests.simulation.draw_closings import draw_closings
+from tests.simulation.draw_cut_saves import draw_cut_saves
 from tests.simulation.draw_deaf import draw_deaf
 from tests.simulation.draw_disks import draw_disks
+from tests.simulation.draw_drained import draw_drained
 from tests.simulation.draw_failures import draw_failures
+from tests.simulation.draw_farewells import draw_farewells
 from tests.simulation.draw_firsts import draw_firsts
 from tests.simulation.draw_flapping import draw_flapping
 from tests.simulation.draw_foretold import draw_foretold
@@ -27,6 +32,7 @@ from tests.simulation.draw_moved import draw_moved
 from tests.simulation.draw_notices import draw_notices
 from tests.simulation.draw_parted import draw_parted
 from tests.simulation.draw_quorum import draw_quorum
+from tests.simulation.draw_relayed import draw_relayed
 from tests.simulation.draw_requests import draw_requests
 from tests.simulation.draw_requeues import draw_requeues
 from tests.simulation.draw_restarted import draw_restarted
@@ -36,13 +42,16 @@ from tests.simulation.draw_search import draw_search
 from tests.simulation.draw_second_notices import draw_second_notices
 from tests.simulation.draw_sick import draw_sick
 from tests.simulation.draw_spares import draw_spares
-from tests.simulation.draw_starts import draw_second_start
+from tests.simulation.draw_stand_ins import draw_stand_ins
+from tests.simulation.draw_starts import draw_second_start, draw_silent_ends
 from tests.simulation.draw_states import draw_states
 from tests.simulation.draw_taken import draw_taken
 from tests.simulation.draw_terms import draw_terms
 from tests.simulation.draw_timeouts import draw_timeouts
 from tests.simulation.draw_unfit import draw_unfit
+from tests.simulation.draw_unstarted import draw_unstarted
 from tests.simulation.draw_unsure import draw_unsure
+from tests.simulation.draw_waits import draw_waits
 from tests.simulation.draw_wrapped import draw_wrapped
 from tests.simulation.scenario import Scenario
 
@@ -52,6 +61,7 @@ KINDS: Mapping[str, Callable[[int], Scenario]] = {
     "foretold": draw_foretold,
     "failures": draw_failures,
     "roles": draw_roles,
+    "unstarted": draw_unstarted,
     "timeouts": draw_timeouts,
     "wrapped": draw_wrapped,
     "taken": draw_taken,
@@ -64,7 +74,10 @@ KINDS: Mapping[str, Callable[[int], Scenario]] = {
     "sick": draw_sick,
     "blamed": draw_blamed,
     "goodbyes": draw_goodbyes,
+    "farewells": draw_farewells,
+    "stand-ins": draw_stand_ins,
     "quorum": draw_quorum,
+    "waits": draw_waits,
     "checks": draw_checks,
     "limits": draw_limits,
     "moved": draw_moved,
@@ -74,17 +87,23 @@ KINDS: Mapping[str, Callable[[int], Scenario]] = {
     "firsts": draw_firsts,
     "unfit": draw_unfit,
     "starts": draw_second_start,
+    "silent-ends": draw_silent_ends,
     "restarted": draw_restarted,
     "host": draw_host,
+    "closings": draw_closings,
+    "called-off": draw_called_off,
     "parted": draw_parted,
     "requests": draw_requests,
+    "drained": draw_drained,
     "spares": draw_spares,
     "health": draw_health,
     "notices": draw_notices,
     "second-notices": draw_second_notices,
     "states": draw_states,
     "asked-saves": draw_asked_saves,
+    "cut-saves": draw_cut_saves,
     "requeues": draw_requeues,
+    "relayed": draw_relayed,
     "saves": draw_saves,
     "machines": draw_machines,
     "large": draw_large,

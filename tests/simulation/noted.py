@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from hpc_elastic.membership.actions import Action, ClaimAttempt, Note, SendToMember, WriteResult
 from hpc_elastic.membership.messages import Failed, Join, Message, Started, Welcome
 from hpc_elastic.rundir.records import AttemptClaim, RunResultRecord, World
+from tests.simulation.late_words import are_enough
 from tests.simulation.rules import BrokenRuleError, require
 
 if TYPE_CHECKING:
@@ -148,11 +149,12 @@ class Noted:
 
     def _gives_up(self, agent: Agent, told: _Told, result: RunResultRecord) -> None:
         """No head ends a run for want of nodes that are with it, also where they have come back meanwhile."""
-        scenario, here = self._run.scenario, told.here - told.unhealthy
-        if result.reason not in ("node_lost", "nodes_missing") or len(scenario.roles) > 1:
+        here = told.here - told.unhealthy
+        if result.reason not in ("node_lost", "nodes_missing"):
             return
         what = f"{agent.name} ends the run for {result.reason} ({result.cause})"
-        require(len(here) < scenario.min_nodes, f"{what}, and {sorted(here)} are with it")
+        is_enough = are_enough(self._run, agent, here, has_world=bool(told.opened))
+        require(not is_enough, f"{what}, and {sorted(here)} are with it")
 
     def _was_absent(self, told: _Told, node: str) -> bool:
         """Whether a node was in the world of a head before, and has not come to this one until now.

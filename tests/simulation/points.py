@@ -170,7 +170,6 @@ def _of_head(head: Any, now: float, grain_s: float) -> Hashable:
                 member.node,
                 member.attempt,
                 member.has_started,
-                member.has_ended,
                 _away(member.lease.acked - now, grain_s),
             )
             for member in roster._entries.values()

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 
 from hpc_elastic.membership import messages
 from hpc_elastic.membership.actions import StopWorkers
-from hpc_elastic.membership.exits import ENDED_BY_TERM
 from hpc_elastic.membership.member import MemberPhase
 from hpc_elastic.membership.messages import Message, StopManner
 from hpc_elastic.membership.notices import TAKEN_EXIT_CODE
@@ -23,6 +22,7 @@ if TYPE_CHECKING:
     from tests.simulation.workers import Worker
     from tests.simulation.world import SimulatedRun
 
+ENDED_BY_TERM = (-15, -1, -3, 143, 129, 131)  # by a signal that stops agents, too, or as a shell says it
 SUSPECT = frozenset({-7})  # exit codes: a bus error is of a disk or of memory that is full
 Part = tuple["Agent", int]  # an agent's part in an attempt
 
@@ -77,6 +77,7 @@ class Reports:
             require(not (is_first and not is_told), f"{what}, and the head is not told")
         elif exitcode not in ENDED_BY_TERM and exitcode != -9:  # that one may be the work of the guard
             self._failed[part].add(worker.rank)
+            self._run.bookkeeping.fails(agent, worker)
 
     def breaks(self, agent: Agent) -> None:
         """The store host of a node has ended, or the agent takes that in: one host serves all attempts, one by one."""
@@ -109,6 +110,12 @@ class Reports:
         is_harder = before is None or manner is StopManner.FENCE or manner.hardness > before.hardness
         require(is_harder, f"{what}, and was stopping it ({before.value if before else ''})")
         self._manner[agent] = self._stopping[part] = manner
+
+    def hurries(self, agent: Agent) -> None:
+        """An agent gives its workers no more time: a harder stop than the one with its grace has come meanwhile."""
+        manner = self._manner.get(agent)
+        is_hard = manner is not None and bool(manner.hardness)
+        require(is_hard, f"{agent.name} hurries with workers that have their time: {manner}")
 
     # What is said.
 

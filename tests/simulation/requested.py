@@ -111,6 +111,7 @@ class Requested:
     def claimed(self, claim: AttemptClaim, world: World, before: AttemptClaim | None) -> None:
         """A claim is on disk: it leaves out who was drained, and there was a reason for it."""
         run = self._run
+        self._check_drained(claim, world)
         if run.witness.kinds != {"asked"}:
             return
         for asked in self._asked:
@@ -125,6 +126,19 @@ class Requested:
         require(paid <= failures, f"attempt {claim.attempt} costs {paid} restarts")
         causes = failures + sum(each.request.kind != "stop" for each in self._asked)
         require(claim.attempt - 1 <= causes, f"attempt {claim.attempt} comes, and {causes} things have happened")
+
+    def _check_drained(self, claim: AttemptClaim, world: World) -> None:
+        """Who was drained has no workers where enough others are, under whichever head, whatever else goes wrong."""
+        run, decided_at = self._run, self._run.disk.asked_at[claim.attempt]
+        if run.earlier or len(claim.roles) < len(world.roles) or len(world.roles) > 1:
+            return
+        drains = [each for each in self._asked if each.request.kind == "drain" and not each.is_vain]
+        known = {each.request.node for each in drains if decided_at > each.moment + self._within_s}
+        working = {node.node for node in world.nodes}
+        used = working & known
+        others = (working | {spare.node for spare in world.spares}) - {each.request.node for each in drains}
+        is_needed = len(others) < run.scenario.min_nodes
+        require(not used or is_needed, f"attempt {claim.attempt} uses {sorted(used)}, drained, beside {sorted(others)}")
 
     def ended(self, result: RunResultRecord) -> None:
         """The result is on disk."""

@@ -23,6 +23,7 @@ SILENT = frozenset(  # faults after which no kernel speaks for an agent that liv
     ("power_off", "partition", "one_way", "pause", "kill_agent", "kill_worker", "exit_worker", "term_worker")
 )
 SPREAD = 1.25  # of the pauses before restarts
+SAME_S, MANY_PAUSES = 0.5, 3  # of a minute each, which are spread over a fifth of that
 BOOTS_S = 0.1  # an agent that was frozen while it started workers finds out what time it is when they are there
 LOSING = frozenset({"loss", "disk", "term", "joined", "asked"})  # after these an attempt needs no failure
 
@@ -58,6 +59,7 @@ class Rules:
         self._run = run
         self._assigns: dict[str, Assign] = {}
         self._ports: set[tuple[str, int]] = set()
+        self._longest: list[float] = []  # pauses before restarts
         self._at_work: dict[tuple[int, str], list[str]] = {}  # by attempt and head, whose workers lived as it decided
 
     # Of every moment.
@@ -125,9 +127,17 @@ class Rules:
         allowed = pause * SPREAD + RESTART_GRACE_S + run.progress.slack_s + (GRACE_S if run.scenario.save_s else 0.0)
         if not witness.kinds and not witness.unkillable and len(incidents) == 1 and not run.is_disturbed:
             require(waited <= allowed, f"attempt {claim.attempt} comes {waited:.2f} s after the failure, not {pause}")
+        if pause * SPREAD >= LONGEST_PAUSE_S and len(incidents) == 1 and not (witness.kinds or run.is_disturbed):
+            self._check_spread(claim, waited)
         for incident in incidents:
             if incident.moment < run.clock.now - 5 * 60:
                 raise BrokenRuleError(f"{incident} was not answered")
+
+    def _check_spread(self, claim: AttemptClaim, waited: float) -> None:
+        """Runs that have failed together do not come back together: nor are three of the longest pauses alike."""
+        self._longest.append(waited)
+        is_spread = max(self._longest) - min(self._longest) >= SAME_S or len(self._longest) < MANY_PAUSES
+        require(is_spread, f"attempt {claim.attempt} comes {waited:.2f} s after the failure, as {self._longest} before")
 
     def claimed(self, agent: Agent, claim: AttemptClaim, world: World, before: AttemptClaim | None) -> None:
         """A claim is on disk."""

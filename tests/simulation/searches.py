@@ -128,11 +128,23 @@ class Searches:
         search, now = self._of[id(discovery)], agent.now
         is_punctual = not (agent.process.has_ever_frozen or self._are_late)
         self._check_read(agent, discovery)
+        self._check_patience(agent, search, dial)
         if search.asked and not search.named and is_punctual:
             self._check_pause(agent, discovery, search, dial)
             self._check_order(agent, search, dial.node)
             self._check_silent(agent, search, dial.node)
         search.asked.append(_Asked(dial.node, now))
+
+    def _check_patience(self, agent: Agent, search: _Search, dial: Dial) -> None:
+        """Who is asked for the n-th time has been asked in n rounds at least, and none of them was without a question.
+
+        But where nobody is left to ask: such a round takes its pause; and a node that others name is asked at once.
+        """
+        least = 0 if search.named else sum(each.node == dial.node for each in search.asked)
+        most = len(search.asked) + int((agent.now - search.began) / LONGEST_PAUSE_S) + 1
+        shortest_s, longest_s = (min(LONGEST_ANSWER_S, ANSWERS_WITHIN_S * 2 ** (each // 4)) for each in (least, most))
+        what = f"{agent.name} asks {dial.node}, and waits for {dial.within_s} s"
+        require(shortest_s <= dial.within_s <= longest_s, f"{what}, not {shortest_s} to {longest_s} s")
 
     def _check_pause(self, agent: Agent, discovery: HeadDiscovery, search: _Search, dial: Dial) -> None:
         """Who asks one node alone waits twice as long before each round, up to half a second."""

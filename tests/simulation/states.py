@@ -107,6 +107,7 @@ class NodeStates:
         copied = self.copies.fetch(assign, wanted)
         found = [self._run.kept.fetch(place, wanted) for place in places] if copied is None else copied
         if None in found:
+            self._run.states.copied.lacks(self._agent, assign)
             return wanted
         empty = [None] * (SLOTS - 1)
         self._before = self._part, self._slots if assign.is_source else {}  # its keeper gives these for a while
@@ -159,7 +160,9 @@ class NodeStates:
             if saved is not None:
                 self._run.kept.write(flush.ended, place, saved)
         for part in flush.copies:
-            for (_, place), saved in zip(ranks_of(part), self.copies.copy_of(part, flush.state), strict=False):
+            for (rank, place), saved in zip(ranks_of(part), self.copies.copy_of(part, flush.state), strict=False):
+                is_its_own = rank == saved.rank or self._is_replicated
+                require(is_its_own, f"{self._agent.name} writes the state of rank {saved.rank} as that of {rank}")
                 self._run.kept.write(flush.ended, place, saved)
 
     def begin(self, assign: Assign) -> None:

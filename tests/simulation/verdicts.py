@@ -42,6 +42,7 @@ class Verdicts:
         run.asked_saves.check_end()
         run.kept.check_end()
         run.headships.check_end()
+        run.endings.check_end()
         for result in run.disk.results:
             require(bool(result.cause), "the result names no cause")
             is_true = self._is_true(result.reason)

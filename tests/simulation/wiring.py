@@ -221,6 +221,8 @@ class Headquarters(Coordinator):
         self.agent.run.conduct.leads(self.agent, self._head)
         self.agent.run.polls.leads(self.agent)
         self.agent.run.absences.leads(self._head)
+        self.agent.run.heeded.leads(self.agent, self._head)
+        self.agent.run.late_words.leads(self.agent, self._head)
 
     def _watch_ticks(self, head: Any) -> None:
         self._contract = self.agent.run.contracts.watch_ticks(self.agent, head, LOOKS_PER_LEASE)
@@ -268,6 +270,7 @@ class Headquarters(Coordinator):
 
     def _say(self, text: str, level: Level = "info") -> None:
         self.agent.run.headships.warns(self.agent, self._head, text)
+        self.agent.run.absences.says(self.agent, self._head, text)
         super()._say(text, level)
 
     def _do(self, step: Callable[[float], list[Action]]) -> None:
@@ -340,12 +343,16 @@ class Headquarters(Coordinator):
         run.orders.acts(agent, self._head, action)
         if isinstance(action, do.ClaimAttempt):
             run.rules.asks_for(action.claim)
+            run.heeded.claims(agent, self._head, action.claim)
+            run.forgiven.claims(agent, self._head, action.claim)
             run.absences.claims(agent, self._head, action.claim, *run.noted.members(self._head))
         elif isinstance(action, do.WriteResult):
             run.decided_codes.add(action.result.exit_code)
+            run.heeded.decides(agent, self._head, action.result)
             run.terms.decides()
         elif isinstance(action, do.Note):
             run.rules.noted(action)
+            run.forgiven.notes(agent, self._head, action)
             run.causes.notes(agent, action)
             run.absences.notes(agent, self._head, action, *run.noted.members(self._head))
         elif isinstance(action, do.Drop):
@@ -426,6 +433,7 @@ class Here(LocalMember):
 
     def connected(self, *, is_joined: bool, asked: float | None = None) -> None:
         self._agent.run.reports.connects(self._agent)
+        self._agent.run.endings.connects(self._agent, is_joined=is_joined)
         super().connected(is_joined=is_joined, asked=asked)
 
     def disconnected(self, why: str, *, is_dead: bool) -> None:
@@ -436,6 +444,12 @@ class Here(LocalMember):
         join = super().asks()
         self._agent.run.reports.joins(self._agent, join)
         return join
+
+    def got_signal(self, name: str, have_workers: bool) -> None:
+        is_idle = self._agent.run.endings.is_idle(self._agent)
+        super().got_signal(name, have_workers)
+        if is_idle:
+            self._agent.run.endings.got_signal(self._agent)
 
     def _note(self, note: Note) -> None:
         self._agent.run.noted.notes(self._agent, note)
@@ -459,6 +473,7 @@ class Searching(Successor):
         self._agent.run.searches.begins(self._agent, self._discovery)
 
     def _act(self, action: DiscoveryAction) -> None:
+        self._agent.run.endings.searches(self._agent, self, action)
         if isinstance(action, Dial):
             self._agent.run.searches.dials(self._agent, self._discovery, action)
         elif isinstance(action, ReadRecords):
@@ -472,6 +487,7 @@ class Searching(Successor):
     def stop(self) -> None:
         super().stop()
         self._contract.is_over()
+        self._agent.run.endings.search_is_over(self)
 
 
 ABSENT = object()  # of a name of `builtins`, which a module does not have itself

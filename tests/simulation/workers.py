@@ -242,7 +242,13 @@ class Workers:
             with contextlib.suppress(asyncio.TimeoutError):
                 await asyncio.wait_for(self._hurry.wait(), max(0.001, min(until, *ends) - clock.now))
 
+    def escalate(self) -> None:
+        """A second signal has come to the agent: who sends it wants no more time for the workers."""
+        self._spares_savers = False
+        self._hurry.set()
+
     def hurry(self, *, spares_savers: bool = False) -> None:
+        self._run.reports.hurries(self._agent)
         self._spares_savers = spares_savers
         self._hurry.set()
 
@@ -347,6 +353,7 @@ class Workers:
         if worker.does_hang and not worker.has_term and exitcode != KILL:
             return
         del self.alive[worker.local_rank]
+        self._run.bookkeeping.ended(worker)
         # Between the beginning of a stop and its TERM nobody can tell another TERM from that one.
         is_stopped = self._is_stop_of(exitcode) or (
             exitcode == TERM and self._agent.member.phase is MemberPhase.STOPPING
@@ -389,6 +396,8 @@ class Workers:
             saves = patience_s > 0 and dice.random() < 0.7
             after = dice.uniform(0.3, patience_s + 0.3) if saves else dice.uniform(0, 0.01)
             exitcode = dice.choice([0, 143, TERM]) if saves else worker.ends_with
+            if exitcode == TERM and not saves:  # a shell that runs the program says it so
+                exitcode = dice.choice([TERM, TERM, 143])
             self._run.clock.after(after, lambda worker=worker, exitcode=exitcode: self.end(worker, exitcode))  # type: ignore[misc]
 
     def kill_all(self, *, spares_savers: bool = False) -> None:

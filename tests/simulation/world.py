@@ -17,6 +17,7 @@ from hpc_elastic.scheduler.allocation import Allocation
 from tests.simulation.absences import Absences
 from tests.simulation.agent import Agent
 from tests.simulation.asked_saves import SAVES, AskedSaves
+from tests.simulation.bookkeeping import Bookkeeping
 from tests.simulation.busy import Busy
 from tests.simulation.causes import Causes
 from tests.simulation.clock import Clock
@@ -25,16 +26,20 @@ from tests.simulation.contracts import Contracts
 from tests.simulation.disk import LAYOUT, Disk
 from tests.simulation.draw import draw
 from tests.simulation.end_questions import EndQuestions
+from tests.simulation.endings import Endings
 from tests.simulation.examined import Examined
 from tests.simulation.faults import strike
 from tests.simulation.file_system import Files
 from tests.simulation.foretold import Foretold
+from tests.simulation.forgiven import Forgiven
 from tests.simulation.goodbyes import Goodbyes
 from tests.simulation.headships import Headships
+from tests.simulation.heeded import Heeded
 from tests.simulation.job_ends import JobEnds
 from tests.simulation.joins import Joins
 from tests.simulation.kept import Kept
 from tests.simulation.large import Large
+from tests.simulation.late_words import LateWords
 from tests.simulation.limits import Limits
 from tests.simulation.network import Network
 from tests.simulation.noted import Noted
@@ -94,6 +99,10 @@ class SimulatedRun:
         self.contracts = Contracts(self)
         self.reports = Reports(self)
         self.written = Written(self)
+        self.bookkeeping = Bookkeeping(self)
+        self.endings = Endings(self)
+        self.late_words = LateWords(self)
+        self.forgiven = Forgiven(self)
         self.examined = Examined(self)
         self.orders = Orders(self)
         self.noted = Noted(self)
@@ -124,6 +133,7 @@ class SimulatedRun:
         self.states = StatesSeen(self)
         self.kept = Kept(self)
         self.requested = Requested(self)
+        self.heeded = Heeded(self)
         self.asked_saves = AskedSaves(self)
         self.verdicts = Verdicts(self)
         self.dice = random.Random(f"{scenario.seed}/world")
@@ -344,6 +354,8 @@ class SimulatedRun:
         self.noted.watch()
         self.examined.watch()
         self.conduct.watch()
+        self.bookkeeping.watch()
+        self.endings.watch()
         self.clock.after(self.scenario.lease_s, self._watch)
 
     def give_notice(self, fault: Fault) -> None:
