@@ -867,3 +867,20 @@ def test_drops_who_sends_what_only_a_head_sends() -> None:
 
 def test_drops_who_has_not_joined() -> None:
     assert HeadScript(2).say(1, Beat(number=1)) == [Drop(node="node1")]
+
+
+@pytest.mark.parametrize("backoff_s", [0.0, 60.0])
+def test_a_failure_that_its_nodes_stop_has_overtaken_changes_nothing(backoff_s: float) -> None:
+    """The run's progress is read from disk before a failure is passed on, and a stop waits for nothing."""
+    script = HeadScript(2, restart=a_restart_plan(first_s=backoff_s))
+    script.run()
+    script.fail(0, rank=0)
+    script.stopped(0)
+    script.stopped(1, a_failure(2, node="node1"))
+    phase = script.head.phase
+    assert script.fail(1, rank=2) == []
+    assert script.fail(1, rank=3) == []
+    assert script.head.phase is phase
+    script.pass_time(backoff_s + 1)
+    script.claimed()
+    assert script.head.attempt == 2

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Collection
 from typing import TYPE_CHECKING, Any
 
-from hpc_elastic.membership.messages import Report
+from hpc_elastic.membership.messages import Broken, Failed, Report
 from hpc_elastic.membership.phases import HeadPhase
 from tests.simulation.rules import require
 
@@ -31,8 +31,11 @@ class LateWords:
         reported, yields = head._reported, head.yields
 
         def counts(member: Any, message: Report, now: float) -> Any:
-            self._check_report(agent, head, member, message)
-            return reported(member, message, now)
+            is_late, before = self._check_report(agent, head, member, message), head.phase
+            actions = reported(member, message, now)
+            what = f"{agent.name} acts on a {message.KIND} of {member.node}, whose workers are all gone"
+            require(not is_late or (not actions and head.phase is before), f"{what}, in phase {before.value}")
+            return actions
 
         def gives_way(to: str, allocation: int) -> Any:
             before, has_enough = head.phase, self._is_enough(agent, head)
@@ -44,16 +47,24 @@ class LateWords:
 
         head._reported, head.yields = counts, gives_way
 
-    def _check_report(self, agent: Agent, head: Any, member: Any, message: Report) -> None:
-        """Only what a member says of workers counts that are at work, or are being stopped."""
+    def _check_report(self, agent: Agent, head: Any, member: Any, message: Report) -> bool:
+        """Only what a member says of workers counts that are at work, or are being stopped.
+
+        A failure may come late, for the run's progress is read first, and what its member said next overtakes it.
+
+        Returns:
+            Whether it is such a failure.
+        """
         world = self._run.disk.latest
         if world is None or world.head != agent.name:
-            return
+            return False
         attempt = next((role.attempt for role in world.roles if role.role == member.role), 0)
         are_gone = head.phase in ALL_GONE and head._judge.verdict.roles is None
         what = f"{agent.name} counts that {member.node} reports {message.KIND} of attempt {message.attempt}"
-        require(not are_gone, f"{what}, whose workers are all gone, in phase {head.phase.value}")
+        is_late = are_gone and isinstance(message, (Failed, Broken))
+        require(not are_gone or is_late, f"{what}, whose workers are all gone, in phase {head.phase.value}")
         require(message.attempt == attempt, f"{what}, and its role is in attempt {attempt}")
+        return is_late
 
     def _is_enough(self, agent: Agent, head: Any) -> bool:
         """Whether a head that has opened no attempt has enough nodes for one, and of each role."""
