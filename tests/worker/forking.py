@@ -118,19 +118,19 @@ def fork_server(
 
     ours, theirs = socket.socketpair()
     command = [*python, str(LAUNCH), "hpc_elastic.worker.fork_server", "--parent", str(os.getpid()), *arguments]
-    with subreaper(), ours:
-        with theirs:
-            process = subprocess.Popen(
-                command,
-                cwd=directory,
-                env=dict(environment),
-                stdin=theirs.fileno(),
-                stdout=stdout,
-                stderr=stderr,
-                pass_fds=passed,
-                start_new_session=True,
-                preexec_fn=set_dispositions,
-            )
+    with ours, theirs, subreaper():
+        process = subprocess.Popen(
+            command,
+            cwd=directory,
+            env=dict(environment),
+            stdin=theirs.fileno(),
+            stdout=stdout,
+            stderr=stderr,
+            pass_fds=passed,
+            start_new_session=True,
+            preexec_fn=set_dispositions,
+        )
+        theirs.close()
         try:
             yield Server(process, ours)
         finally:
@@ -155,8 +155,12 @@ def wait_readable(descriptor: int, seconds: float = WAIT_S) -> bool:
 
 
 def children(pid: int | None = None) -> list[int]:
-    """The children of a process, dead ones too; of this one if none is named."""
-    found = []
-    for task in Path(f"/proc/{pid or os.getpid()}/task").iterdir():
-        found += [int(word) for word in (task / "children").read_text().split()]
-    return found
+    """The children of a process, dead ones too; of this one if none is named.
+
+    They are listed anew if one of its threads ends meanwhile, whose children another thread gets.
+    """
+    threads = Path(f"/proc/{pid or os.getpid()}/task")
+    for _ in range(100):
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+            return [int(word) for thread in threads.iterdir() for word in (thread / "children").read_text().split()]
+    raise AssertionError(f"{threads}: threads end all the time, or the process has ended")
