@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from tests.simulation.agent import Agent
     from tests.simulation.world import SimulatedRun
 
+ENDING = HeadPhase.CLOSING, HeadPhase.OVER
 ALL_GONE = frozenset(HeadPhase) - {HeadPhase.RUNNING, HeadPhase.STOPPING}
 
 
@@ -50,10 +51,11 @@ class LateWords:
     def _check_report(self, agent: Agent, head: Any, member: Any, message: Report) -> bool:
         """Only what a member says of workers counts that are at work, or are being stopped.
 
-        A failure may come late, for the run's progress is read first, and what its member said next overtakes it.
+        A failure may come late, for the run's progress is read first, and what its member said next overtakes it. So
+        may anything once the run is over: an agent that gets a TERM stops workers that have ended.
 
         Returns:
-            Whether it is such a failure.
+            Whether it comes so late, and has to change nothing.
         """
         world = self._run.disk.latest
         if world is None or world.head != agent.name:
@@ -61,7 +63,7 @@ class LateWords:
         attempt = next((role.attempt for role in world.roles if role.role == member.role), 0)
         are_gone = head.phase in ALL_GONE and head._judge.verdict.roles is None
         what = f"{agent.name} counts that {member.node} reports {message.KIND} of attempt {message.attempt}"
-        is_late = are_gone and isinstance(message, (Failed, Broken))
+        is_late = are_gone and (isinstance(message, (Failed, Broken)) or head.phase in ENDING)
         require(not are_gone or is_late, f"{what}, whose workers are all gone, in phase {head.phase.value}")
         require(message.attempt == attempt, f"{what}, and its role is in attempt {attempt}")
         return is_late
