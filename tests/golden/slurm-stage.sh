@@ -46,12 +46,12 @@ hpc_elastic_notice() {
     printf '{"format_version": 1, "kind": "notice", "by": "slurm", "time": "%s", "id": "slurm-%s-%s"}\n' \
         "`date -u +%Y-%m-%dT%H:%M:%S.%6NZ`" "$SLURM_JOB_ID" "`date +%s%N`" >>/home/ada/hpc-elastic-runs/digits-20260102-030405-0f0f/requests.jsonl
 }
-trap 'hpc_elastic_got USR2; hpc_elastic_due="$hpc_elastic_due hpc_elastic_notice"' USR2
 hpc_elastic_received=''
 hpc_elastic_got() {
     hpc_elastic_signalled=yes hpc_elastic_received="$hpc_elastic_received $1"
     hpc_elastic_due="$hpc_elastic_due hpc_elastic_pass_on"
 }
+trap 'hpc_elastic_got USR2; hpc_elastic_due="$hpc_elastic_due hpc_elastic_notice"' USR2
 
 # What the lines of others set in this shell, they set for themselves: with job control (-m) `wait` would end for an srun
 # that is stopped, with an IFS of its own `read` would find no job id, without wildcards (-f) /proc shows no children.
@@ -252,8 +252,11 @@ hpc_elastic_end_srun() {
     if [ "`hpc_elastic_count_attempts`" -le "$((hpc_elastic_attempts + 1))" ]; then
         hpc_elastic_after=4 hpc_elastic_signal=CONT
     fi
-    [ "$hpc_elastic_agentless" -ne "$hpc_elastic_after" ] || echo >&"$hpc_elastic_alone"
-    [ "$hpc_elastic_agentless" -le 5 ] || hpc_elastic_signal=CONT # it could not be ended
+    if [ "$hpc_elastic_agentless" -gt 5 ]; then
+        hpc_elastic_signal=CONT # it could not be ended
+    elif [ "$hpc_elastic_agentless" -ge "$hpc_elastic_after" ]; then
+        echo >&"$hpc_elastic_alone" # may come twice: the next attempt may be opened meanwhile
+    fi
     kill -"$hpc_elastic_signal" "$hpc_elastic_srun"
 }
 

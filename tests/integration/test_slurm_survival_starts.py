@@ -195,14 +195,23 @@ def test_the_agent_beside_srun_dies_after_a_node_came_back_and_the_others_go_on(
 
 @pytest.mark.variant(of="test_the_agent_beside_srun_dies_after_a_node_came_back_and_the_others_go_on")
 @pytest.mark.mirrored
+@pytest.mark.parametrize("after_s", [0.0, 1.2])
 def test_a_node_comes_back_after_the_agent_beside_srun_died_and_the_others_go_on(
-    slurm_door: Door, slurm: Cluster
+    slurm_door: Door, slurm: Cluster, after_s: float
 ) -> None:
+    """Whether they open the next attempt at once, or when the script has begun to count the seconds."""
     training = Training.start(slurm_door)
     wait_until(lambda: is_srun_stopped(slurm, "node1"), "srun is stopped")
     started = slurmd_start(slurm, "node3")
+    others = [agent_pid(training.run, node) for node in NODES[1:]]
     with slurm.configured(SlurmdTimeout=300):
+        for agent in others:
+            os.kill(agent, signal.SIGSTOP)
         os.kill(agent_pid(training.run, "node1"), signal.SIGKILL)
+        killed = time.monotonic()
+        wait_until(lambda: time.monotonic() >= killed + after_s, "they have stood still")
+        for agent in others:
+            os.kill(agent, signal.SIGCONT)
         training.wait_until_held(2, 3)
         wait_until(lambda: "srun is ended" in script_output(training.run), "srun is ended", otherwise=training.story)
         slurm.kill("node3")
