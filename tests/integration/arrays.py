@@ -7,10 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import jsonschema
-
-from hpc_elastic.observe.schemas import record_schema
 from tests.integration.conftest import Door, Run
+from tests.record_schemas import assert_valid
 from tests.slurm_sandbox.cluster import wait_until
 
 JOB = """\
@@ -67,7 +65,7 @@ class Array:
             run.assert_nothing_left(within_s=40)
             run.assert_records_valid()
         record = json.loads((self.path / "array.json").read_text())
-        jsonschema.validate(record, record_schema("array.json"))
+        assert_valid(record, "array.json")
 
 
 def write_job(door: Door, site: str, *, waits: bool = False) -> None:

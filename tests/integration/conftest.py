@@ -13,11 +13,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import jsonschema
 import pytest
 
-from hpc_elastic.observe.schemas import ERROR_FILE, RECORDS, record_schema
+from hpc_elastic.observe.schemas import ERROR_FILE, RECORDS
 from hpc_elastic.rundir.layout import RunLayout
+from tests.record_schemas import assert_valid
 from tests.slurm_sandbox.cluster import Cluster, wait_until
 from tests.without_torch import hide_compiler, hide_torch
 
@@ -166,7 +166,7 @@ class Run:
                 text = text[: text.rfind("\n") + 1]
             values = [json.loads(line) for line in text.splitlines()] if name.endswith("l") else [json.loads(text)]
             for value in values:
-                jsonschema.validate(value, record_schema(kind))
+                assert_valid(value, kind)
                 _check_all_or_nothing(value)
             checked += len(values)
         assert checked > 0

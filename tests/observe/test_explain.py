@@ -12,7 +12,6 @@ import os
 import time
 from pathlib import Path
 
-import jsonschema
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -23,13 +22,13 @@ from hpc_elastic.observe.explain import Explanation, explain, explanation_to_jso
 from hpc_elastic.observe.explain_evidence import excerpt
 from hpc_elastic.observe.explain_reader import MOST_ERROR_FILES, read_explain_facts
 from hpc_elastic.observe.present_explanation import plain_explanation, rich_explanation
-from hpc_elastic.observe.schemas import record_schema
 from hpc_elastic.observe.snapshot import take_tolerant_snapshot
 from hpc_elastic.printable import printable
 from hpc_elastic.rundir.layout import RunLayout
 from hpc_elastic.rundir.records import RunState
 from tests.observe.builders import RunBuilder
 from tests.observe.failed_runs import BEGAN_S, CAUSE, KINDS, LATE, LATER, LINE, TRACEBACK, failure, start
+from tests.record_schemas import assert_valid
 
 GOLDEN = Path(__file__).parent.parent / "golden" / "explain"
 
@@ -81,7 +80,7 @@ def test_a_terminal_draws_it_without_a_control_of_the_workers(kind: str, tmp_pat
 @pytest.mark.parametrize("kind", KINDS)
 def test_json_is_valid_by_its_schema(kind: str, tmp_path: Path) -> None:
     data = json.loads(json.dumps(explanation_to_json(explained(KINDS[kind](tmp_path / "run").layout))))
-    jsonschema.validate(data, record_schema("explain --json"))
+    assert_valid(data, "explain --json")
     assert next(iter(data)) == "format_version"
 
 

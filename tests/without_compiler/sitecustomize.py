@@ -1,11 +1,11 @@
-"""Spares torch its compiler, its distributed tensors and what computes shapes alone until something asks for one of them.
+"""Spares torch its compiler, its distributed tensors and the shapes of tensors without data until they are asked for.
 
 Every Python that finds this folder on PYTHONPATH imports this at its start; see `tests.without_torch.hide_compiler`.
 A training without either calls a few functions of the compiler all the same, which have nothing to do then: stand-ins
 have these. Whatever else is asked of a stand-in is asked of the real module, which is imported for that.
 
-How tensors without data behave is in modules that are imported for that effect and asked nothing: the compiler and
-distributed tensors need them and have them; a program that makes tensors of the device `meta` itself has to import them.
+Modules with the shapes of tensors without data are imported for their effect, and asked nothing: the compiler and
+distributed tensors need them and have them; a program that makes tensors of the device `meta` has to import them.
 """
 
 from __future__ import annotations

@@ -11,7 +11,6 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 
-import jsonschema
 import pytest
 
 from hpc_elastic.agent.node.gpu_usage import GpuTool
@@ -25,8 +24,8 @@ from hpc_elastic.agent.records.samples import (
 )
 from hpc_elastic.agent.system.background import BackgroundThread
 from hpc_elastic.codec import to_json
-from hpc_elastic.observe.schemas import record_schema
 from hpc_elastic.rundir.records import GpuSample, RankSample, Sample
+from tests.record_schemas import assert_valid
 
 
 @dataclass
@@ -92,7 +91,7 @@ def test_rates_come_with_the_second_sample() -> None:
 
 def test_a_sample_is_what_its_schema_says() -> None:
     for sample in take(2, progress={0: Heard(1, 0.0)}):
-        jsonschema.validate(json.loads(json.dumps(to_json(sample))), record_schema("nodes/NODE/samples.jsonl"))
+        assert_valid(json.loads(json.dumps(to_json(sample))), "nodes/NODE/samples.jsonl")
 
 
 def test_gpus_are_asked_once_a_minute() -> None:
