@@ -15,7 +15,7 @@ SEEDS = range(200)
 @pytest.mark.long
 @pytest.mark.parametrize(
     "seeds",
-    parts_of(SEEDS, check=1, test=20, of="test_no_rule_is_broken_by_checks_while_roles_restart"),
+    parts_of(SEEDS, check=1, test=8, of="test_no_rule_is_broken_by_checks_while_roles_restart"),
 )
 def test_no_rule_is_broken_by_checks_while_roles_restart(seeds: range) -> None:
     for seed in seeds:

@@ -39,7 +39,7 @@ SEEN = {
 
 @pytest.mark.long
 @pytest.mark.parametrize(
-    "seeds", parts_of(SEEDS, check=10, test=16, of="test_no_rule_is_broken_by_worlds_with_unhealthy_nodes")
+    "seeds", parts_of(SEEDS, check=4, test=12, of="test_no_rule_is_broken_by_worlds_with_unhealthy_nodes")
 )
 def test_no_rule_is_broken_by_worlds_with_unhealthy_nodes(seeds: range) -> None:
     for seed in seeds:

@@ -14,7 +14,7 @@ SEEDS = range(200)
 
 @pytest.mark.long
 @pytest.mark.parametrize(
-    "seeds", parts_of(SEEDS, check=4, test=10, of="test_no_rule_is_broken_by_the_end_of_an_allocation")
+    "seeds", parts_of(SEEDS, check=2, test=8, of="test_no_rule_is_broken_by_the_end_of_an_allocation")
 )
 def test_no_rule_is_broken_by_the_end_of_an_allocation(seeds: range) -> None:
     for seed in seeds:

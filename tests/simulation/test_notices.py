@@ -19,7 +19,7 @@ SEEN = {
 
 @pytest.mark.long
 @pytest.mark.parametrize(
-    "seeds", parts_of(SEEDS, check=10, test=16, of="test_no_rule_is_broken_where_notices_are_given")
+    "seeds", parts_of(SEEDS, check=4, test=12, of="test_no_rule_is_broken_where_notices_are_given")
 )
 def test_no_rule_is_broken_where_notices_are_given(seeds: range) -> None:
     heard = 0

@@ -17,7 +17,7 @@ SEEN = {"a state is named by another attempt": 110, "checksums of files are igno
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("seeds", parts_of(SEEDS, check=10, test=20, of="test_no_rule_is_broken_where_jobs_go_on"))
+@pytest.mark.parametrize("seeds", parts_of(SEEDS, check=4, test=12, of="test_no_rule_is_broken_where_jobs_go_on"))
 def test_no_rule_is_broken_where_jobs_go_on(seeds: range) -> None:
     went_on = 0
     for seed in seeds:

@@ -15,7 +15,7 @@ SEEDS = range(300)
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("seeds", parts_of(SEEDS, check=10, test=16, of="test_no_rule_is_broken_by_ranks_that_save"))
+@pytest.mark.parametrize("seeds", parts_of(SEEDS, check=5, test=12, of="test_no_rule_is_broken_by_ranks_that_save"))
 def test_no_rule_is_broken_by_ranks_that_save(seeds: range) -> None:
     for seed in seeds:
         try:

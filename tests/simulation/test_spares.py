@@ -21,7 +21,7 @@ AT = 20.0
 
 @pytest.mark.long
 @pytest.mark.parametrize(
-    "seeds", parts_of(SEEDS, check=10, test=20, of="test_no_rule_is_broken_by_worlds_with_spares_that_die")
+    "seeds", parts_of(SEEDS, check=4, test=14, of="test_no_rule_is_broken_by_worlds_with_spares_that_die")
 )
 def test_no_rule_is_broken_by_worlds_with_spares_that_die(seeds: range) -> None:
     for seed in seeds:

@@ -15,7 +15,7 @@ from tests.tiers import parts_of
 SEEDS = range(400)
 
 
-@pytest.mark.parametrize("seeds", parts_of(SEEDS, check=10, test=20, of="test_no_rule_is_broken_across_two_starts"))
+@pytest.mark.parametrize("seeds", parts_of(SEEDS, check=4, test=14, of="test_no_rule_is_broken_across_two_starts"))
 def test_no_rule_is_broken_across_two_starts(seeds: range) -> None:
     for seed in seeds:
         try:

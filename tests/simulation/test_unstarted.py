@@ -14,7 +14,7 @@ SEEDS = range(200)
 
 @pytest.mark.long
 @pytest.mark.parametrize(
-    "seeds", parts_of(SEEDS, check=1, test=20, of="test_no_rule_is_broken_where_ignored_workers_do_not_start")
+    "seeds", parts_of(SEEDS, check=1, test=8, of="test_no_rule_is_broken_where_ignored_workers_do_not_start")
 )
 def test_no_rule_is_broken_where_ignored_workers_do_not_start(seeds: range) -> None:
     for seed in seeds:

@@ -14,7 +14,7 @@ SEEDS = range(400)
 
 @pytest.mark.long
 @pytest.mark.parametrize(
-    "seeds", parts_of(SEEDS, check=4, test=20, of="test_no_rule_is_broken_by_failures_inside_of_wrappers")
+    "seeds", parts_of(SEEDS, check=2, test=12, of="test_no_rule_is_broken_by_failures_inside_of_wrappers")
 )
 def test_no_rule_is_broken_by_failures_inside_of_wrappers(seeds: range) -> None:
     for seed in seeds:
