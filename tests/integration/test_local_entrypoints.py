@@ -147,6 +147,7 @@ subprocess.Popen(upload, start_new_session=True, env={})
     assert (door.folder / "uploaded").read_text() == "uploaded\n", run.story()
 
 
+@pytest.mark.variant(of="test_the_end_does_not_wait_for_ever_for_what_a_success_left_behind")
 def test_a_helper_that_never_ends_is_stopped_after_grace(door: Door) -> None:
     door.write("daemon.py", 'import subprocess\nsubprocess.Popen(["sleep", "10000"], start_new_session=True)\n')
     run = submit(door, "{script: daemon.py}", nodes=1, more="signals: {grace: 1s, restart_grace: 1s}")

@@ -173,6 +173,7 @@ def test_a_run_on_another_machine_is_not_taken_for_dead(door: Door) -> None:
     assert_over(run, "CANCELLED", 10)
 
 
+@pytest.mark.variant(of="test_term_to_the_script_cuts_the_grace_of_a_cancel_short")
 def test_term_to_the_script_stops_the_run(door: Door) -> None:
     run = start(door)
     os.kill(script_pid(run), signal.SIGTERM)

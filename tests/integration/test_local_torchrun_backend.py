@@ -90,6 +90,7 @@ def test_a_frozen_torchrun_has_its_workers_killed_and_comes_back_when_it_wakes(f
         step.assert_nothing_left()
 
 
+@pytest.mark.variant(of="test_the_last_failure_of_one_node_ends_all_with_its_cause")
 def test_the_failure_without_a_restart_left_ends_all_torchruns_with_its_cause(folder: Path) -> None:
     with local_step(folder, 2, "2", max_restarts=0) as step:
         step.wait_for(1, 2)

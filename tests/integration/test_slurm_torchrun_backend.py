@@ -17,7 +17,7 @@ from tests.without_torch import hide_compiler
 pytestmark = pytest.mark.slurm
 
 NODES = ["node1", "node2", "node3", "node4"]
-SRUN = "srun --nodes=4 --ntasks-per-node=1 --no-kill --kill-on-bad-exit=0 --wait=0 --output=task-%N.out"
+SRUN = "srun --ntasks-per-node=1 --no-kill --kill-on-bad-exit=0 --wait=0 --output=task-%N.out"
 
 Start = Callable[..., "Job"]
 Note = Callable[[str, object], None]
@@ -26,10 +26,10 @@ Note = Callable[[str, object], None]
 class Job(Step):
     """A batch job with one step, and how it ends."""
 
-    def __init__(self, slurm: Cluster, folder: Path, command: list[str]) -> None:
+    def __init__(self, slurm: Cluster, folder: Path, command: list[str], nodes: int) -> None:
         script = folder / "job.sh"
         script.write_text(f"#!/bin/bash\n{SRUN} {' '.join(command)}\n")
-        options = ["--nodes=4", "--no-kill", "--time=10", f"--chdir={folder}", "--output=job.out"]
+        options = [f"--nodes={nodes}", "--no-kill", "--time=10", f"--chdir={folder}", "--output=job.out"]
         self.slurm = slurm
         self.job_id = slurm.submit(*options, "--export=ALL", str(script))
         super().__init__(folder, f"torchrun-{self.job_id}-0")
@@ -48,13 +48,13 @@ class Job(Step):
 
 @pytest.fixture
 def start(slurm: Cluster, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Start]:
-    """Starts four torchruns; whatever a test leaves is cancelled."""
+    """Starts torchruns, by default four; whatever a test leaves is cancelled."""
     jobs = []
     monkeypatch.setenv("PYTHONPATH", hide_compiler({"PYTHONPATH": str(write_metadata(folder))})["PYTHONPATH"])
     monkeypatch.setenv("TMPDIR", str(folder))  # where a killed torchrun leaves the folder of its logs
 
-    def start_job(nnodes: str, *arguments: str, max_restarts: int = 3) -> Job:
-        jobs.append(Job(slurm, folder, torchrun(nnodes, *arguments, max_restarts=max_restarts)))
+    def start_job(nnodes: str, *arguments: str, max_restarts: int = 3, nodes: int = 4) -> Job:
+        jobs.append(Job(slurm, folder, torchrun(nnodes, *arguments, max_restarts=max_restarts), nodes))
         return jobs[-1]
 
     yield start_job
@@ -119,8 +119,8 @@ def test_the_loss_of_the_first_node_moves_store_and_head_and_spends_no_restart(
 
 
 def test_a_cancelled_job_leaves_nothing(start: Start, slurm: Cluster) -> None:
-    job = start("3:4")
-    job.wait_for(1, 4)
+    job = start("2", nodes=2)
+    job.wait_for(1, 2)
     slurm.run("scancel", job.job_id)
     slurm.wait_for_job(job.job_id, "CANCELLED")
     job.assert_nothing_left()

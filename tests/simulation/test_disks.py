@@ -12,9 +12,7 @@ from tests.tiers import parts_of
 SEEDS = range(200)
 
 
-@pytest.mark.parametrize(
-    "seeds", parts_of(SEEDS, check=4, test=14, of="test_no_rule_is_broken_by_a_disk_that_refuses")
-)
+@pytest.mark.parametrize("seeds", parts_of(SEEDS, check=4, test=14, of="test_no_rule_is_broken_by_a_disk_that_refuses"))
 def test_no_rule_is_broken_by_a_disk_that_refuses(seeds: range) -> None:
     for seed in seeds:
         try:

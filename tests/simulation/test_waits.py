@@ -13,9 +13,7 @@ SEEDS = range(200)
 
 
 @pytest.mark.long
-@pytest.mark.parametrize(
-    "seeds", parts_of(SEEDS, check=1, test=8, of="test_no_rule_is_broken_while_nodes_are_awaited")
-)
+@pytest.mark.parametrize("seeds", parts_of(SEEDS, check=1, test=8, of="test_no_rule_is_broken_while_nodes_are_awaited"))
 def test_no_rule_is_broken_while_nodes_are_awaited(seeds: range) -> None:
     for seed in seeds:
         try:
