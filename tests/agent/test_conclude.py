@@ -303,6 +303,7 @@ def test_wrong_arguments_are_refused(arguments: tuple[str, ...]) -> None:
     assert (done.returncode, done.stderr) == (2, "usage: launch.py hpc_elastic.agent.conclude RUN_DIR STATUS STARTS\n")
 
 
+@pytest.mark.long
 def test_a_second_ctrl_c_does_not_cost_the_result(start: Start) -> None:
     start.claim()
     code = (
@@ -525,6 +526,7 @@ def test_nothing_is_started_again_for_agents_that_were_refused_or_whose_end_a_pe
     assert answers.started_again == []
 
 
+@pytest.mark.long
 def test_the_program_exits_75_when_the_job_starts_again(start: Start) -> None:
     code = (
         "import sys; from hpc_elastic.agent import conclude as asked;"

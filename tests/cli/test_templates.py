@@ -36,6 +36,7 @@ def test_list_and_show_name_what_is_shipped(capsys: Capture) -> None:
     assert capsys.readouterr().out == LAUNCH
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", ["slurm/job.sh.j2", "local/job.sh.j2"])
 def test_lint_finds_nothing_wrong_with_ours(name: str, workplace: Path, capsys: Capture) -> None:
     assert main(["templates", "lint", name]) == 0

@@ -59,6 +59,7 @@ def the_result(run: SimulatedRun) -> RunResultRecord:
     return result
 
 
+@pytest.mark.long
 def test_a_node_that_is_cut_off_twice_is_left_out_and_the_run_does_not_restart_for_it() -> None:
     run = the_run(3, 0, cut(2, 20.0), cut(2, 60.0))
     worlds = [claim.members for claim in run.disk.claims.values()]

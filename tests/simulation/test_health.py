@@ -123,6 +123,7 @@ def test_a_node_at_which_a_worker_met_a_bus_error_is_examined_before_the_next_at
     assert run.disk.asked_at[2] <= 25.0 + 10.0
 
 
+@pytest.mark.long
 def test_a_node_is_examined_also_where_its_stop_is_over_before_its_failure_is_written() -> None:
     """The failure of another node is written first, on disks that take half a second."""
     buses = Fault(what="bus_worker", node=2, at=25.0), Fault(what="bus_worker", node=1, at=25.2)

@@ -103,6 +103,7 @@ def test_of_the_seeds_that_keep_a_value_those_come_first_that_read_it_where_few_
     assert aimed(reach, leases, number, line) == [seeds[2], *seeds[:2]]
 
 
+@pytest.mark.long
 def test_seeds_that_run_the_rarest_line_after_an_edit_are_played_first_whatever_their_kind() -> None:
     coordinator, watch = "hpc_elastic.agent.drivers.coordinator", "hpc_elastic.agent.drivers.head_watch"
     number, line = number_of(

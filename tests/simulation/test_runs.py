@@ -395,7 +395,8 @@ def test_a_first_head_that_stood_still_while_a_node_was_awaited_yields_to_who_to
     assert (result.reason, run.disk.claims[1].head) == ("succeeded", "node1")
 
 
-@pytest.mark.parametrize("seed", [0, *longer(*range(1, 6))])
+@pytest.mark.long
+@pytest.mark.parametrize("seed", range(6))
 def test_two_heads_that_cannot_reach_each_other_yield_and_wait_for_their_nodes_all_the_same(seed: int) -> None:
     role = Role(name="trainer", restart="restart_all", nodes_min=4, nodes_max=4, workers=(1,), work_s=10.0)
     faults = (

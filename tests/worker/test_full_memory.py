@@ -133,6 +133,7 @@ def test_a_file_that_has_got_the_number_of_a_closed_descriptor_is_not_touched(be
     assert {path.stat().st_size for path in Path(node.runner.directory).glob("file*")} == {0}
 
 
+@pytest.mark.long
 def test_a_load_whose_descriptor_is_closed_says_so(node: Node) -> None:
     node.run_both(save(1) + WAIT)
     assert node.states.verify() == held((1, 1))
@@ -214,6 +215,7 @@ def test_states_that_take_hardly_any_memory_are_kept_after_a_kill_for_memory(
     assert full.is_closed == [is_closed] * 2
 
 
+@pytest.mark.long
 def test_a_state_that_all_ranks_load_is_not_freed_by_the_first_save_of_one(full: FullNode) -> None:
     full.run(0, "from hpc_elastic import memory\nmemory.save(1, {'w': [1]}, replicated=True)\n" + WAIT)
     full.kernel.kills_1(1)

@@ -209,6 +209,7 @@ def test_a_state_that_an_attempt_has_overwritten_is_not_loaded_in_the_place_of_t
     ]
 
 
+@pytest.mark.long
 def test_a_step_that_is_saved_already_is_not_saved_again_and_an_earlier_one_is_refused(node: Node) -> None:
     source = """
 from hpc_elastic import memory
@@ -338,6 +339,7 @@ while True:
     assert read_slots(map_control(node.files[0].own))
 
 
+@pytest.mark.long
 def test_a_process_that_a_rank_forks_neither_saves_nor_loads(node: Node) -> None:
     source = """
 import os

@@ -297,6 +297,7 @@ def test_a_stop_with_nothing_to_stop_returns_at_once(tmp_path: Path) -> None:
     assert time.monotonic() - began < 500  # it did not sit the grace out
 
 
+@pytest.mark.long
 def test_a_second_attempt_is_watched_like_the_first(tmp_path: Path) -> None:
     async def scene(made: Scene) -> None:
         await made.start(SLEEPS)

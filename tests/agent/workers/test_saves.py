@@ -175,6 +175,7 @@ def test_a_worker_that_fails_in_its_save_ends_the_wait(tmp_path: Path) -> None:
     assert made.explained == [Explained.YES, Explained.PERHAPS]
 
 
+@pytest.mark.long
 def test_the_others_are_killed_at_once_after_the_death_of_an_agent_and_who_saves_may_finish(tmp_path: Path) -> None:
     async def scene(made: Scene) -> None:
         made.saving = {0}

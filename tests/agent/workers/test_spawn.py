@@ -110,6 +110,7 @@ def test_a_stream_that_is_dropped_is_nowhere(tmp_path: Path, capfdbinary: pytest
     assert not Path(RunLayout(tmp_path).stdout(1, 0)).exists()
 
 
+@pytest.mark.long
 def test_output_of_an_earlier_try_stays(tmp_path: Path) -> None:
     for _ in range(2):
         (worker,) = spawn_workers([an_order(tmp_path, "print('again')")], RunLayout(tmp_path), SPAWNER)
