@@ -13,7 +13,7 @@ from tests.integration.conftest import Door
 from tests.without_torch import hide_compiler, hide_torch
 
 REPOSITORY = Path(__file__).resolve().parents[2]
-# A first step of a training; it says whether that has imported what stand-ins are there for.
+# A first step of a training; it says whether that has imported torch's compiler and distributed tensors.
 STEP = """
 import sys
 import torch
@@ -23,24 +23,21 @@ from torch.nn.parallel import DistributedDataParallel
 dist.init_process_group("gloo", init_method="file://" + sys.argv[1], rank=0, world_size=1)
 model = DistributedDataParallel(torch.nn.Linear(4, 1))
 optimizer = torch.optim.AdamW(model.parameters())
-model(torch.ones(2, 4)).sum().backward()
+model(torch.randn(2, 4, generator=torch.Generator().manual_seed(1))).sum().backward()
 optimizer.step()
 optimizer.zero_grad()
 torch.save(optimizer.state_dict(), sys.argv[2])
 print(["torch._dynamo.eval_frame" in sys.modules, "torch.distributed.tensor.placement_types" in sys.modules])
-registrations = [name for name in sys.modules if name.startswith("torch") and name.endswith("._meta_registrations")]
-print([hasattr(sys.modules[name], "__file__") for name in registrations])
 del model
 dist.destroy_process_group()
 """
 # Uses the compiler, imported in three ways, and a distributed tensor.
 COMPILES = """
-import sys, torch, torch.distributed.tensor
+import torch, torch.distributed.tensor
 import torch._dynamo.config
 from torch._dynamo import list_backends
 print(torch._dynamo.config.verbose, "inductor" in list_backends(), torch.distributed.tensor.DTensor.__name__)
 print(torch.compile(lambda x: x + 1, backend="eager")(torch.ones(1)).item())
-print(torch.ones(2, 2, device="meta").cholesky_inverse().shape)
 """
 
 
@@ -68,9 +65,9 @@ def run_without_compiler(text: str, *arguments: str) -> str:
 @pytest.mark.long
 def test_a_first_training_step_needs_no_compiler(tmp_path: Path) -> None:
     """That would take longer than all else that it imports, in hundreds of ranks."""
-    assert run_without_compiler(STEP, str(tmp_path / "meet"), str(tmp_path / "saved")) == "[False, False]\n" * 2
+    assert run_without_compiler(STEP, str(tmp_path / "meet"), str(tmp_path / "saved")) == "[False, False]\n"
 
 
 @pytest.mark.long
 def test_a_script_that_compiles_has_the_compiler() -> None:
-    assert run_without_compiler(COMPILES) == "False True DTensor\n2.0\ntorch.Size([2, 2])\n"
+    assert run_without_compiler(COMPILES) == "False True DTensor\n2.0\n"

@@ -16,7 +16,6 @@ from typing import Any
 from hpc_elastic.rundir.layout import RunLayout
 from tests.integration.conftest import REPOSITORY, Run, whole_lines
 from tests.slurm_sandbox.cluster import wait_until
-from tests.without_torch import hide_compiler
 
 LEASE_S = 5
 # Tells who it is, and ends well when the file `finish` is there, badly when it is told to.
@@ -247,7 +246,6 @@ def local_step(
     """So many torchruns, or programs that have torch's agent in them, at work on this machine."""
     environ = {name: value for name, value in os.environ.items() if not name.startswith(("SLURM_", "HPC_ELASTIC_"))}
     environ["PYTHONPATH"] = f"{write_metadata(folder)}:{REPOSITORY}"
-    environ = hide_compiler(environ)
     environ["TMPDIR"] = str(folder)  # where a killed torchrun leaves the folder of its logs
     step = LocalStep(folder, count, program or torchrun(nnodes, *arguments, **options), environ)
     try:

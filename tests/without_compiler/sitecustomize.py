@@ -1,11 +1,8 @@
-"""Spares torch its compiler, its distributed tensors and the shapes of tensors without data until they are asked for.
+"""Spares torch its compiler and its distributed tensors until something asks for one of them.
 
 Every Python that finds this folder on PYTHONPATH imports this at its start; see `tests.without_torch.hide_compiler`.
 A training without either calls a few functions of the compiler all the same, which have nothing to do then: stand-ins
 have these. Whatever else is asked of a stand-in is asked of the real module, which is imported for that.
-
-Modules with the shapes of tensors without data are imported for their effect, and asked nothing: the compiler and
-distributed tensors need them and have them; a program that makes tensors of the device `meta` has to import them.
 """
 
 from __future__ import annotations
@@ -66,12 +63,11 @@ class Finder:
 
 
 def _import_really(name: str) -> ModuleType:
-    replaced = [each for each in STAND_INS if isinstance(sys.modules.get(each), StandIn)]
-    for each in replaced:
-        del sys.modules[each]
+    for each in STAND_INS:
+        if isinstance(sys.modules.get(each), StandIn):
+            del sys.modules[each]
     STAND_INS.clear()
-    for each in (*(each for each in FOR_EFFECT if each in replaced), name):
-        __import__(each)
+    __import__(name)
     return sys.modules[name]
 
 
@@ -88,9 +84,6 @@ STAND_INS = {
         utils=StandIn("torch._dynamo.utils", get_optimize_ddp_mode=lambda: "ddp_optimizer"),
     ),
     "torch.distributed.tensor": StandIn("torch.distributed.tensor"),
-    "torch._meta_registrations": StandIn("torch._meta_registrations"),
-    "torch.distributed._meta_registrations": StandIn("torch.distributed._meta_registrations"),
 }
-FOR_EFFECT = ("torch._meta_registrations", "torch.distributed._meta_registrations")
 INSIDE = tuple(f"{name}." for name in STAND_INS)
 sys.meta_path.insert(0, Finder())
