@@ -101,7 +101,6 @@ def test_cancel_of_a_running_run_gives_the_workers_their_grace(slurm_door: Door,
     assert result["cause"] in script_output(run)
 
 
-@pytest.mark.variant(of="test_a_worker_that_ignores_term_is_killed_after_its_grace")
 def test_cancel_kills_what_ignores_term(slurm_door: Door, slurm: Cluster) -> None:
     run = start(slurm_door, STUBBORN, ranks=4, nodes="2", more="signals: {grace: 1s, restart_grace: 1s}")
     assert len(sleepers(slurm, *slurm.nodes)) == 8
