@@ -70,6 +70,7 @@ def test_ends_as_plain_python_does(runner: Runner, source: str) -> None:
     assert _files_then_remove(runner) == files
 
 
+@pytest.mark.long
 def test_leaves_before_the_interpreter_is_taken_apart_if_torch_is_loaded(runner: Runner) -> None:
     runner.write(TORCH, "")
     assert runner.run_script(DROPPED_LATE).stdout == "taken apart\n"

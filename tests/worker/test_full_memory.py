@@ -92,6 +92,7 @@ def start_in(cgroup: MemoryCgroup, node: Node, local_rank: int, script: str) -> 
     )
 
 
+@pytest.mark.long
 def test_a_state_that_is_refused_once_leaves_the_ones_before_and_refused_twice_none(node: Node) -> None:
     """A rank may have to go back by one save, but not for ever to what it had saved before there was no room."""
     map_control(node.files[0].own)[LIMIT] = 8 * MIB
@@ -193,6 +194,7 @@ def test_after_a_kill_for_memory_the_next_attempt_goes_on_where_it_was_and_saves
     assert full.states.verify() == ()
 
 
+@pytest.mark.long
 def test_a_second_kill_frees_what_the_attempt_was_to_load(full: FullNode) -> None:
     full.run_both(save(1) + WAIT)
     for kills in (1, 2):

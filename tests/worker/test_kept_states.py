@@ -188,6 +188,7 @@ def test_what_cannot_be_loaded_is_said_in_one_line_and_leaves_no_descriptor(
     assert sorted(os.listdir("/proc/self/fd")) == before
 
 
+@pytest.mark.long
 def test_a_state_that_is_damaged_in_memory_is_not_kept(node: Node, layout: RunLayout) -> None:
     node.run_both(save(2) + WAIT)
     os.pwrite(node.files[1].own, b"\xff\xff", slot_offset(0) + 20)
@@ -196,6 +197,7 @@ def test_a_state_that_is_damaged_in_memory_is_not_kept(node: Node, layout: RunLa
     assert read_kept(layout, 3)[0].places == {rank_places(assign(4))[0]}
 
 
+@pytest.mark.long
 def test_a_node_without_the_state_writes_nothing(node: Node, layout: RunLayout) -> None:
     node.run_both(save(1))
     assert "is not in memory any more" in keep(node, layout)
@@ -235,6 +237,7 @@ def test_a_full_disk_is_said_and_nothing_half_made_is_left(tmp_path: Path) -> No
     assert done.stdout.splitlines() == [line, "[]"]
 
 
+@pytest.mark.long
 def test_states_of_earlier_attempts_are_removed_and_nothing_else(node: Node, layout: RunLayout) -> None:
     node.run_both(save(2))
     for ended in (1, 3, 10):
@@ -266,6 +269,7 @@ def test_records_that_make_no_sense_do_not_count(layout: RunLayout) -> None:
     assert read_kept(layout, 3) == ()
 
 
+@pytest.mark.long
 def test_what_others_have_put_there_is_not_removed_with_the_states(
     node: Node, layout: RunLayout, tmp_path: Path
 ) -> None:
@@ -282,6 +286,7 @@ def test_what_others_have_put_there_is_not_removed_with_the_states(
     assert len(os.listdir(elsewhere)) == 4
 
 
+@pytest.mark.long
 def test_ranks_at_another_place_read_their_own_states_from_the_files(node: Node, layout: RunLayout) -> None:
     node.run_both(save(2))
     node.states.verify()

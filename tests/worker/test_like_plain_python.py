@@ -38,6 +38,7 @@ def test_worker_does_what_plain_python_does_if_it_has_options(
     assert runner.run_worker("--script", f"./{path.name}", "a", python=(sys.executable, *options)) == plain
 
 
+@pytest.mark.long
 def test_worker_leaves_no_error_file_if_a_folder_or_an_archive_exits(runner: Runner) -> None:
     runner.write("folder/__main__.py", "import sys; sys.exit(4)")
     shutil.make_archive(str(runner.directory / "archive"), "zip", runner.directory / "folder")

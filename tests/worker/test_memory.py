@@ -155,6 +155,7 @@ def test_nothing_is_loaded_and_nothing_is_kept_if_the_attempt_begins_without_a_s
     assert node.states.verify() == ()
 
 
+@pytest.mark.long
 def test_an_attempt_cannot_begin_with_a_state_that_is_not_here(node: Node) -> None:
     node.run_both(save(1))
     with pytest.raises(StateNotHereError, match="the state of step 9 that the attempt goes on with is not here"):

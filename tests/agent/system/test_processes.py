@@ -154,6 +154,7 @@ def test_a_process_that_gets_the_marks_by_a_program_that_it_becomes_is_found(spa
     assert set(search.find()) == {process.pid}
 
 
+@pytest.mark.long
 def test_a_worker_is_found_from_the_moment_on_at_which_its_agent_may_have_died(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
