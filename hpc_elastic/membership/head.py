@@ -281,15 +281,17 @@ class Head:
         Where the network between them was down for as long as a member is patient, its kernel answers this head with a
         reset when it is up again, as that of a dead agent does.
         """
-        return self._has_been_silent(node, self._settings.timing.silent_before_reset_s, now)
+        return self._silence_s(node, now) >= self._settings.timing.silent_before_reset_s
 
     def _may_have_restarted(self, node: str, now: float) -> bool:
         """Return whether the machine of a member whose connection has ended may have started again since."""
-        return self._has_been_silent(node, self._settings.timing.silent_before_restart_s, now)
+        member, timing = self._roster.get(node), self._settings.timing
+        nodes = 0 if member is None else member.lease.nodes
+        return self._silence_s(node, now) >= timing.silent_before_restart_s(nodes)
 
-    def _has_been_silent(self, node: str, seconds: float, now: float) -> bool:
+    def _silence_s(self, node: str, now: float) -> float:
         member = self._roster.get(node)
-        return member is not None and node != self._settings.node and now - member.lease.heard >= seconds
+        return -NEVER if member is None or node == self._settings.node else now - member.lease.heard
 
     # Events of people and of the run directory.
 

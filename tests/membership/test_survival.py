@@ -765,6 +765,23 @@ def test_a_batch_host_that_resets_its_connection_after_a_silence_may_have_starte
     assert end(script) == enders
 
 
+@pytest.mark.parametrize(("silent_s", "enders"), [(4.4, []), (4.5, ["node2"])], ids=["one beat", "after a silence"])
+def test_a_batch_host_without_a_part_has_not_started_again_where_its_agent_dies_between_two_of_its_rarer_beats(
+    silent_s: float, enders: list[str]
+) -> None:
+    """They are 3 s apart, as those of the others are not."""
+    script = HeadScript(4, min_nodes=2, max_nodes=3, node="node1")
+    script.head.joined(replace(launched(0, is_launch_host=True), unhealthy="it has no GPU"), script.now)
+    for node_id in (1, 2, 3):
+        script.head.joined(launched(node_id), script.now)
+    claimed = script.claimed()
+    assert set(sent(claimed, Assign)) == {"node1", "node2", "node3"}
+    script.head.received("node0", Beat(number=1), script.now)
+    script.now += silent_s
+    script.lose(0)
+    assert end(script) == enders
+
+
 @pytest.mark.parametrize(("was_silent", "enders"), [(False, []), (True, ["node2"])])
 def test_a_successor_of_a_batch_host_that_may_have_started_again_ends_its_job(
     *, was_silent: bool, enders: list[str]
