@@ -96,6 +96,7 @@ class Head:
         self._held: dict[str, Seen] = {}  # by role: time-outs to act on when others have had time to report theirs
         self._held_until = NEVER
         self._woke_at = -NEVER  # when this process went on after a pause
+        self._stood_still = ""  # for how long
         self._fenced_by = NEVER  # when a stop for a lost member must have killed this node's own workers
         self._opens_at = now + settings.timing.starts_again_after_s if settings.may_predecessor_live else -NEVER
         self._start_gathering(now)
@@ -269,7 +270,8 @@ class Head:
         if is_needed or not self.gathering.can_be_enough():
             is_dead = is_gone and not may_return
             nodes = () if was_paused and self.gathering.can_be_enough() else (node,)
-            seen = Seen(trigger=Trigger.NODE_LOST, nodes=nodes, detail=why, is_agent_dead=is_dead)
+            detail = why if nodes else self._stood_still
+            seen = Seen(trigger=Trigger.NODE_LOST, nodes=nodes, detail=detail, is_agent_dead=is_dead)
             actions += self._observe(seen, now)
         else:
             actions.append(Log(text=f"{node} is lost: {why}; the run does without it", level="warning"))
@@ -454,9 +456,9 @@ class Head:
         actions = leases.questions(now)
         why = f"no answer for {self._settings.lease_s:g} s"
         paused_s = leases.paused_s(now)  # then this process was silent, not the members, and they may be back soon
-        if paused_s:
-            self._woke_at = now
         because = f"{self._settings.node} stood still for {paused_s:.0f} s, and heard nothing" if paused_s else why
+        if paused_s:
+            self._woke_at, self._stood_still = now, because
         for node in leases.tick(now):  # the round closes below, without all of them
             lost = self._lose(node, because, now, is_gone=False, may_return=paused_s > 0)
             actions += [*lost, *drop(node, why)]

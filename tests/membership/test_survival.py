@@ -419,6 +419,20 @@ def test_a_head_that_was_paused_names_no_node_that_comes_back() -> None:
     assert (len(claim.members), claim.spend.node_losses) == (4, 0)
 
 
+def test_a_head_that_was_paused_tells_of_itself_where_a_member_has_given_it_up_meanwhile() -> None:
+    """The pause was shorter than the lease, and longer than that member's patience."""
+    script = running(min_nodes=1)
+    script.beating = {1, 2, 3}
+    script.pass_time(1)
+    script.now += 6.5
+    done = script.head.tick(script.now)
+    done += script.say(1, Dropped(reason="no answer for 6 s"))
+    done += [*restart(script, 0, 2, 3), *script.join(1)]
+    claim = the_claim(done).claim
+    assert claim.reason == "node0 stood still for 6 s, and heard nothing"
+    assert (len(claim.members), claim.spend.node_losses) == (4, 0)
+
+
 def test_a_side_whose_others_do_not_come_back_in_time_still_waits_for_what_they_do() -> None:
     script = running(min_nodes=2, join_timeout_s=5)
     for node_id in (1, 2, 3):
