@@ -19,8 +19,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from hpc_elastic.errors import ExitCode
-from hpc_elastic.failures.classes import Blame, blame_of
-from hpc_elastic.failures.root_cause import has_waited
 from hpc_elastic.membership import messages
 from hpc_elastic.membership.actions import Action, ClaimAttempt, Drop, KeepStates, Log, Note, SendToMember, WriteResult
 from hpc_elastic.membership.aside import MOST_CARRIED_ON, blamed_nodes
@@ -28,6 +26,7 @@ from hpc_elastic.membership.barriers import Barriers
 from hpc_elastic.membership.closing import Closing, awaiting_quorum
 from hpc_elastic.membership.decisions import Decide, Finish, History, Ignore, RestartWorkers, Trigger
 from hpc_elastic.membership.gathering import Gathering, timeout_announcement
+from hpc_elastic.membership.held_timeouts import HeldTimeouts
 from hpc_elastic.membership.judge import Judge, Seen, end_seen, overdue_seen, seen_in
 from hpc_elastic.membership.members import Members, drop
 from hpc_elastic.membership.node_news import RoundNews
@@ -48,7 +47,6 @@ from hpc_elastic.membership.rounds import (
 )
 from hpc_elastic.membership.succession import Succession
 from hpc_elastic.membership.tally import Tally
-from hpc_elastic.membership.timing import TIMEOUTS_SETTLE_S
 from hpc_elastic.membership.unfit import UnfitNodes
 from hpc_elastic.rundir.records import Charged, World
 from hpc_elastic.rundir.state_records import KeptState
@@ -93,8 +91,7 @@ class Head:
         self._unfit = UnfitNodes(self._roster)
         self._news = RoundNews(self._roster)
         self._resume_at = -NEVER
-        self._held: dict[str, Seen] = {}  # by role: time-outs to act on when others have had time to report theirs
-        self._held_until = NEVER
+        self._held = HeldTimeouts()
         self._woke_at = -NEVER  # when this process went on after a pause
         self._stood_still = ""  # for how long
         self._fenced_by = NEVER  # when a stop for a lost member must have killed this node's own workers
@@ -151,7 +148,7 @@ class Head:
         """Return when `tick` must be called at the latest, in monotonic seconds."""
         phase, in_this_phase = self.phase, NEVER
         if phase is HeadPhase.RUNNING:
-            in_this_phase = min(self._barriers.next_tick(), self._held_until)
+            in_this_phase = min(self._barriers.next_tick(), self._held.until)
         elif phase is HeadPhase.GATHERING and self._unfit.are_there:
             in_this_phase = self._unfit.next_tick  # the round is not closed any more
         elif phase is HeadPhase.GATHERING:
@@ -435,8 +432,7 @@ class Head:
         if self.phase is HeadPhase.RUNNING:
             if now >= self._barriers.next_tick():
                 actions += self._check_barriers(now)
-            if self._held and now >= self._held_until:
-                actions += self._observe(next(iter(self._held.values())), now)
+            actions += self._observe(self._held.due(now), now)
         if self.phase is HeadPhase.GATHERING:
             if now >= self._opens_at:
                 self._opens_at = -NEVER
@@ -553,9 +549,9 @@ class Head:
             return announcement(decision, self.attempt)
         if self._is_held_back(seen, now):
             return []
-        held, self._held, self._held_until = self._held, {}, NEVER
+        held = self._held.take()
         actions = self._act_on(seen, decision, now)
-        for each in held.values():  # of other roles, which the decision need not be about
+        for each in held:  # of other roles, which the decision need not be about
             actions += self._observe(each, now) if each is not seen else []
         return actions
 
@@ -575,24 +571,10 @@ class Head:
         return told if self.phase is HeadPhase.CLAIMING else told + self._stop(standing, now)
 
     def _is_held_back(self, seen: Seen, now: float) -> bool:
-        """Hold a time-out back for a moment, so that all ranks that waited for others can say so before they stop.
-
-        Those that do not are the ones that were waited for. Other victims, which the end of the ranks that timed out
-        makes, are held back with it; any other event is acted on at once.
-        """
-        failure, world = seen.failure, self._members.world
-        if failure is None or blame_of(failure.failure_class) is not Blame.VICTIM or world is None:
+        """Hold a time-out back while ranks that have not failed may report theirs."""
+        if self.running is None or len(self._tally.failures) >= len(self.running.ranks):
             return False
-        if self.phase is not HeadPhase.RUNNING or len(self._tally.failures) >= len(world.ranks):
-            return False
-        if not self._held:
-            if not has_waited(failure):
-                return False
-            self._held_until = now + TIMEOUTS_SETTLE_S
-        if now >= self._held_until:
-            return False
-        self._held.setdefault(failure.role, seen)
-        return True
+        return self._held.hold(seen, now)
 
     def _stop(self, decision: RestartWorkers | Finish, now: float) -> list[Action]:
         """Stop the workers that the decision is about; a member that is stopping already ignores a second Stop."""

@@ -61,6 +61,7 @@ MODULES = (
         "gathering",
         "head",
         "held_states",
+        "held_timeouts",
         "job_end",
     ),
     *("judge", "lease", "leases", "losses", "member", "members", "notice_rounds", "operator_stop", "ports", "ranks"),
