@@ -246,9 +246,9 @@ class Head:
         # Where this head stood still the next attempt names no node for it, nor one that has stood still with it and
         # says goodbye now; one that does not return is named if that ends the run.
         was_paused = may_return and now < self._woke_at + self._settings.timing.returns_within_s
-        is_agent_alone = is_gone and (may_return or not self._may_have_restarted(node, now))
+        is_agent_alone = is_gone and (may_return or not self._members.may_have_restarted(node, now))
         has_not_left = may_return or not is_agent_alone
-        may_return = may_return or (is_gone and self._may_have_left(node, now))
+        may_return = may_return or (is_gone and self._members.may_have_left(node, now))
         member = self._members.lose(node, now, is_gone=is_gone, may_return=may_return, is_agent_alone=is_agent_alone)
         if member is None:
             return []
@@ -273,24 +273,6 @@ class Head:
         else:
             actions.append(Log(text=f"{node} is lost: {why}; the run does without it", level="warning"))
         return actions + self._check_stopped(now)
-
-    def _may_have_left(self, node: str, now: float) -> bool:
-        """Return whether a member whose connection has ended may have given this head up, and its goodbye was lost.
-
-        Where the network between them was down for as long as a member is patient, its kernel answers this head with a
-        reset when it is up again, as that of a dead agent does.
-        """
-        return self._silence_s(node, now) >= self._settings.timing.silent_before_reset_s
-
-    def _may_have_restarted(self, node: str, now: float) -> bool:
-        """Return whether the machine of a member whose connection has ended may have started again since."""
-        member, timing = self._roster.get(node), self._settings.timing
-        nodes = 0 if member is None else member.lease.nodes
-        return self._silence_s(node, now) >= timing.silent_before_restart_s(nodes)
-
-    def _silence_s(self, node: str, now: float) -> float:
-        member = self._roster.get(node)
-        return -NEVER if member is None or node == self._settings.node else now - member.lease.heard
 
     # Events of people and of the run directory.
 
