@@ -84,7 +84,8 @@ class Closing:
         self.exit_code = exit_code
         self._have_left = not may_others_live
         self._is_settled = is_settled
-        self.next_tick = now + self._timing.closes_within_s
+        nodes = max((member.lease.nodes for member in self._roster), default=0)  # as one of which the rarest beats come
+        self.next_tick = now + self._timing.closes_within_s(nodes)
         actions: list[Action] = []
         # With REQUEUE that agent has the job started again, if that was decided, and does nothing else.
         is_ours = self._job_end.is_ours(is_settled=is_settled)
@@ -128,7 +129,7 @@ class Closing:
         self._have_left = False
         drops: list[Action] = [Drop(node=member.node) for member in self._roster]
         for member in self._roster:  # the others use their grace, and do then what they were told
-            if now - member.lease.heard >= self._timing.silent_before_restart_s:
+            if now - member.lease.heard >= self._timing.silent_before_restart_s(member.lease.nodes):
                 self._job_end.lost(member.node, is_agent_alone=False)
                 self.lost(member.node)
         self._roster.clear()

@@ -19,8 +19,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from hpc_elastic.errors import ExitCode
-from hpc_elastic.failures.classes import Blame, blame_of
-from hpc_elastic.failures.root_cause import has_waited
 from hpc_elastic.membership import messages
 from hpc_elastic.membership.actions import Action, ClaimAttempt, Drop, KeepStates, Log, Note, SendToMember, WriteResult
 from hpc_elastic.membership.aside import MOST_CARRIED_ON, blamed_nodes
@@ -28,6 +26,7 @@ from hpc_elastic.membership.barriers import Barriers
 from hpc_elastic.membership.closing import Closing, awaiting_quorum
 from hpc_elastic.membership.decisions import Decide, Finish, History, Ignore, RestartWorkers, Trigger
 from hpc_elastic.membership.gathering import Gathering, timeout_announcement
+from hpc_elastic.membership.held_timeouts import HeldTimeouts
 from hpc_elastic.membership.judge import Judge, Seen, end_seen, overdue_seen, seen_in
 from hpc_elastic.membership.members import Members, drop
 from hpc_elastic.membership.node_news import RoundNews
@@ -48,7 +47,6 @@ from hpc_elastic.membership.rounds import (
 )
 from hpc_elastic.membership.succession import Succession
 from hpc_elastic.membership.tally import Tally
-from hpc_elastic.membership.timing import TIMEOUTS_SETTLE_S
 from hpc_elastic.membership.unfit import UnfitNodes
 from hpc_elastic.rundir.records import Charged, World
 from hpc_elastic.rundir.state_records import KeptState
@@ -93,9 +91,9 @@ class Head:
         self._unfit = UnfitNodes(self._roster)
         self._news = RoundNews(self._roster)
         self._resume_at = -NEVER
-        self._held: dict[str, Seen] = {}  # by role: time-outs to act on when others have had time to report theirs
-        self._held_until = NEVER
+        self._held = HeldTimeouts()
         self._woke_at = -NEVER  # when this process went on after a pause
+        self._stood_still = ""  # for how long
         self._fenced_by = NEVER  # when a stop for a lost member must have killed this node's own workers
         self._opens_at = now + settings.timing.starts_again_after_s if settings.may_predecessor_live else -NEVER
         self._start_gathering(now)
@@ -150,7 +148,7 @@ class Head:
         """Return when `tick` must be called at the latest, in monotonic seconds."""
         phase, in_this_phase = self.phase, NEVER
         if phase is HeadPhase.RUNNING:
-            in_this_phase = min(self._barriers.next_tick(), self._held_until)
+            in_this_phase = min(self._barriers.next_tick(), self._held.until)
         elif phase is HeadPhase.GATHERING and self._unfit.are_there:
             in_this_phase = self._unfit.next_tick  # the round is not closed any more
         elif phase is HeadPhase.GATHERING:
@@ -248,9 +246,9 @@ class Head:
         # Where this head stood still the next attempt names no node for it, nor one that has stood still with it and
         # says goodbye now; one that does not return is named if that ends the run.
         was_paused = may_return and now < self._woke_at + self._settings.timing.returns_within_s
-        is_agent_alone = is_gone and (may_return or not self._may_have_restarted(node, now))
+        is_agent_alone = is_gone and (may_return or not self._members.may_have_restarted(node, now))
         has_not_left = may_return or not is_agent_alone
-        may_return = may_return or (is_gone and self._may_have_left(node, now))
+        may_return = may_return or (is_gone and self._members.may_have_left(node, now))
         member = self._members.lose(node, now, is_gone=is_gone, may_return=may_return, is_agent_alone=is_agent_alone)
         if member is None:
             return []
@@ -269,27 +267,12 @@ class Head:
         if is_needed or not self.gathering.can_be_enough():
             is_dead = is_gone and not may_return
             nodes = () if was_paused and self.gathering.can_be_enough() else (node,)
-            seen = Seen(trigger=Trigger.NODE_LOST, nodes=nodes, detail=why, is_agent_dead=is_dead)
+            detail = why if nodes else self._stood_still
+            seen = Seen(trigger=Trigger.NODE_LOST, nodes=nodes, detail=detail, is_agent_dead=is_dead)
             actions += self._observe(seen, now)
         else:
             actions.append(Log(text=f"{node} is lost: {why}; the run does without it", level="warning"))
         return actions + self._check_stopped(now)
-
-    def _may_have_left(self, node: str, now: float) -> bool:
-        """Return whether a member whose connection has ended may have given this head up, and its goodbye was lost.
-
-        Where the network between them was down for as long as a member is patient, its kernel answers this head with a
-        reset when it is up again, as that of a dead agent does.
-        """
-        return self._has_been_silent(node, self._settings.timing.silent_before_reset_s, now)
-
-    def _may_have_restarted(self, node: str, now: float) -> bool:
-        """Return whether the machine of a member whose connection has ended may have started again since."""
-        return self._has_been_silent(node, self._settings.timing.silent_before_restart_s, now)
-
-    def _has_been_silent(self, node: str, seconds: float, now: float) -> bool:
-        member = self._roster.get(node)
-        return member is not None and node != self._settings.node and now - member.lease.heard >= seconds
 
     # Events of people and of the run directory.
 
@@ -431,8 +414,7 @@ class Head:
         if self.phase is HeadPhase.RUNNING:
             if now >= self._barriers.next_tick():
                 actions += self._check_barriers(now)
-            if self._held and now >= self._held_until:
-                actions += self._observe(next(iter(self._held.values())), now)
+            actions += self._observe(self._held.due(now), now)
         if self.phase is HeadPhase.GATHERING:
             if now >= self._opens_at:
                 self._opens_at = -NEVER
@@ -452,9 +434,9 @@ class Head:
         actions = leases.questions(now)
         why = f"no answer for {self._settings.lease_s:g} s"
         paused_s = leases.paused_s(now)  # then this process was silent, not the members, and they may be back soon
-        if paused_s:
-            self._woke_at = now
         because = f"{self._settings.node} stood still for {paused_s:.0f} s, and heard nothing" if paused_s else why
+        if paused_s:
+            self._woke_at, self._stood_still = now, because
         for node in leases.tick(now):  # the round closes below, without all of them
             lost = self._lose(node, because, now, is_gone=False, may_return=paused_s > 0)
             actions += [*lost, *drop(node, why)]
@@ -549,9 +531,9 @@ class Head:
             return announcement(decision, self.attempt)
         if self._is_held_back(seen, now):
             return []
-        held, self._held, self._held_until = self._held, {}, NEVER
+        held = self._held.take()
         actions = self._act_on(seen, decision, now)
-        for each in held.values():  # of other roles, which the decision need not be about
+        for each in held:  # of other roles, which the decision need not be about
             actions += self._observe(each, now) if each is not seen else []
         return actions
 
@@ -571,24 +553,10 @@ class Head:
         return told if self.phase is HeadPhase.CLAIMING else told + self._stop(standing, now)
 
     def _is_held_back(self, seen: Seen, now: float) -> bool:
-        """Hold a time-out back for a moment, so that all ranks that waited for others can say so before they stop.
-
-        Those that do not are the ones that were waited for. Other victims, which the end of the ranks that timed out
-        makes, are held back with it; any other event is acted on at once.
-        """
-        failure, world = seen.failure, self._members.world
-        if failure is None or blame_of(failure.failure_class) is not Blame.VICTIM or world is None:
+        """Hold a time-out back while ranks that have not failed may report theirs."""
+        if self.running is None or len(self._tally.failures) >= len(self.running.ranks):
             return False
-        if self.phase is not HeadPhase.RUNNING or len(self._tally.failures) >= len(world.ranks):
-            return False
-        if not self._held:
-            if not has_waited(failure):
-                return False
-            self._held_until = now + TIMEOUTS_SETTLE_S
-        if now >= self._held_until:
-            return False
-        self._held.setdefault(failure.role, seen)
-        return True
+        return self._held.hold(seen, now)
 
     def _stop(self, decision: RestartWorkers | Finish, now: float) -> list[Action]:
         """Stop the workers that the decision is about; a member that is stopping already ignores a second Stop."""

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from hpc_elastic.membership.messages import Beat
-from hpc_elastic.membership.timing import Timing
+from hpc_elastic.membership.timing import MANY, Timing
 
-NEVER = MANY = float("inf")
+NEVER = float("inf")
 
 
 class Lease:
@@ -31,6 +31,7 @@ class Lease:
         self.fence_deadline = NEVER
         self.next_beat = NEVER
         self._nodes = MANY  # members of the head, until it says how many it has
+        self.beats_as_one_of = MANY  # nodes: the next beat comes as with so many members
         self.contact = -NEVER  # when the head's last message came
 
     def start(self, now: float, asked: float | None = None) -> None:
@@ -45,6 +46,7 @@ class Lease:
         self._heard_until = self.contact = now
         self._asked = now if asked is None else asked
         self._set_deadlines()
+        self.beats_as_one_of = self._nodes
         self.next_beat = max(now, self._asked + self._timing.beats_every_s(self._nodes))
 
     def share(self, nodes: int) -> None:
@@ -55,6 +57,7 @@ class Lease:
         """
         self._nodes = nodes
         if not self._number:
+            self.beats_as_one_of = min(self.beats_as_one_of, nodes)
             self.next_beat = min(self.next_beat, self._asked + self._timing.beats_every_s(nodes))
 
     def end(self) -> None:
@@ -70,6 +73,7 @@ class Lease:
         """Return the beat that is due, if one is."""
         if now < self.next_beat:
             return []
+        self.beats_as_one_of = self._nodes
         self.next_beat = now + self._timing.beats_every_s(self._nodes)
         self._number += 1
         self._sent[self._number] = now
@@ -92,12 +96,15 @@ class MemberLease:
     nothing more. `acked` is when the newest echo was sent that the member says it got: the member has had contact
     since, so if it succeeds this head, it starts no workers before `acked` plus a whole lease. If the head counted
     from `heard`, beats that arrive while the echoes are lost would hide that.
+
+    The member beats as one of `nodes`, those of the latest world in which this head has given it a part, or more often.
     """
 
-    __slots__ = ("_echoed", "acked", "heard")
+    __slots__ = ("_echoed", "acked", "heard", "nodes")
 
     def __init__(self, now: float) -> None:
         self.heard = self.acked = now
+        self.nodes = MANY
         self._echoed: dict[int, float] = {}
 
     def beat(self, beat: Beat, now: float) -> None:

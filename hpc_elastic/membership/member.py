@@ -182,7 +182,7 @@ class Member:
         """
         is_known = self._allegiance.lost is not None  # the head that is lost now has only gathered
         contact, attempt = self._lease.contact, self.attempt
-        was_silent = is_dead and now - contact >= self._timing.silent_before_restart_s
+        was_silent = is_dead and now - contact >= self._timing.silent_before_restart_s(self._lease.beats_as_one_of)
         if self._leave is not None or not self._allegiance.lose(
             why, contact, attempt, is_dead=is_dead, was_silent=was_silent, was_paused=was_paused
         ):

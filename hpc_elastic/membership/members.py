@@ -17,6 +17,8 @@ from hpc_elastic.membership.rounds import HeadSettings, starting_roles
 from hpc_elastic.membership.succession import Succession
 from hpc_elastic.rundir.records import World
 
+NEVER = float("inf")
+
 
 class Members:
     """The agents of one head, and the world that they are or were last in.
@@ -107,6 +109,24 @@ class Members:
             self.losses.add(node, member.lease, now, is_gone=is_gone, may_return=may_return, is_counted=is_counted)
             self.job_end.lost(node, is_agent_alone=is_agent_alone)
         return member
+
+    def may_have_left(self, node: str, now: float) -> bool:
+        """Return whether a member whose connection has ended may have given this head up, and its goodbye was lost.
+
+        Where the network between them was down for as long as a member is patient, its kernel answers this head with a
+        reset when it is up again, as that of a dead agent does.
+        """
+        return self._silence_s(node, now) >= self._settings.timing.silent_before_reset_s
+
+    def may_have_restarted(self, node: str, now: float) -> bool:
+        """Return whether the machine of a member whose connection has ended may have started again since."""
+        member, timing = self.roster.get(node), self._settings.timing
+        nodes = 0 if member is None else member.lease.nodes
+        return self._silence_s(node, now) >= timing.silent_before_restart_s(nodes)
+
+    def _silence_s(self, node: str, now: float) -> float:
+        member = self.roster.get(node)
+        return -NEVER if member is None or node == self._settings.node else now - member.lease.heard
 
     @property
     def world(self) -> World | None:

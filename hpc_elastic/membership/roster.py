@@ -267,6 +267,7 @@ class Roster:
                 entry.attempt = world.attempt
                 entry.is_in_world = True
                 entry.has_started = False
+                entry.lease.nodes = len(world.nodes)
                 for awaited in (self.starting, self.unfinished, self.unstopped):
                     awaited.add(entry)
 

@@ -40,6 +40,7 @@ from dataclasses import dataclass
 
 from hpc_elastic.plan.leases import SHORTEST_LEASE_S
 
+MANY = float("inf")  # nodes, as long as nobody knows how many
 DRIFT = 1e-3  # of two clocks, each half of that too fast or too slow; a quartz does a tenth of that
 KILL_S = 0.25
 
@@ -147,26 +148,27 @@ class Timing:
         """
         return self.patience_s * 3 / 4
 
-    @property
-    def silent_before_restart_s(self) -> float:
-        """Return how long a machine was silent whose reset may mean that it has started again: two beats, usually.
+    def silent_before_restart_s(self, nodes: float) -> float:
+        """Return how long a machine was silent whose reset may mean that it has started again.
 
-        It only says who sees to the end of the job; a machine that answers by then is left to end it itself.
+        That is two beats, where the member, on one side or the other, beats as one of so many nodes; it is one and a
+        half where it beats twice in its patience, which is over before the next. It only says who sees to the end of
+        the job; a machine that answers by then is left to end it itself.
         """
-        return self.patience_s / 2
+        return min(2 * self.beats_every_s(nodes), self.silent_before_reset_s)
 
-    @property
-    def closes_within_s(self) -> float:
+    def closes_within_s(self, nodes: float) -> float:
         """Return how long after the end of the run a head drops the members that have not left.
 
-        By then it knows which of them are silent: they do not end the job.
+        By then it knows which of them are silent, if each beats as one of so many nodes or more often: they do not end
+        the job.
         """
-        return max(CLOSING_BOUND_S, self.silent_before_restart_s)
+        return max(CLOSING_BOUND_S, self.silent_before_restart_s(nodes))
 
     @property
     def head_closes_within_s(self) -> float:
         """Return how long an agent whose own part has ended waits for the head on its node to be over."""
-        return self.closes_within_s + HEAD_CLOSES_LATE_S
+        return self.closes_within_s(MANY) + HEAD_CLOSES_LATE_S
 
     @property
     def looks_every_s(self) -> float:

@@ -95,7 +95,8 @@ hpc_elastic_count_starts() { find /home/ada/hpc-elastic-runs/digits-20260102-030
 hpc_elastic_starts=`hpc_elastic_count_starts` # earlier ones of this run
 
 # Slurm's TERM (scancel, preemption, time limit) reaches the agents without us, that of `scancel --full` does not. Where this is not Slurm's batch script
-# (hpc-elastic run) we ask them, as `hpc-elastic cancel` does; if they were asked before, srun kills them at a TERM.
+# (hpc-elastic run) we ask them, as `hpc-elastic cancel` does; if they were asked before, srun kills them at a TERM, or
+# Slurm, where srun was ended.
 hpc_elastic_batch_script=${SLURM_TASK_PID-}
 hpc_elastic_stop() {
     if [ "$hpc_elastic_batch_script" = "$$" ]; then
@@ -106,7 +107,10 @@ hpc_elastic_stop() {
     fi
 }
 hpc_elastic_ask_to_stop() {
-    if grep -qs '"kind": "stop"' /home/ada/hpc-elastic-runs/digits-20260102-030405-0f0f/requests.jsonl; then
+    if [ "$hpc_elastic_wait_on" != : ]; then
+        grep -qs '"kind": "stop"' /home/ada/hpc-elastic-runs/digits-20260102-030405-0f0f/requests.jsonl && [ -n "$hpc_elastic_step_number" ] &&
+            timeout 10 scancel "$SLURM_JOB_ID.$hpc_elastic_step_number"
+    elif grep -qs '"kind": "stop"' /home/ada/hpc-elastic-runs/digits-20260102-030405-0f0f/requests.jsonl; then
         hpc_elastic_find_srun "$hpc_elastic_step"
         kill -TERM "$hpc_elastic_srun"
         kill -CONT "$hpc_elastic_srun"
@@ -126,7 +130,7 @@ fi
 # stopped srun tells nobody, so the step is told here. Whoever ends the job otherwise sends a CONT too, and srun takes
 # what it has got. A TERM ends the watch, without which srun would stay stopped.
 hpc_elastic_pass_on() {
-    local hpc_elastic_names hpc_elastic_name hpc_elastic_value hpc_elastic_pending=0 hpc_elastic_pid hpc_elastic_number
+    local hpc_elastic_names hpc_elastic_name hpc_elastic_value hpc_elastic_pending=0 hpc_elastic_number
     hpc_elastic_names=$hpc_elastic_received hpc_elastic_received='' # one command, so that no trap comes between
     [ -n "$hpc_elastic_names" ] || return
     hpc_elastic_pause
@@ -139,12 +143,17 @@ hpc_elastic_pass_on() {
         case " $hpc_elastic_names " in *" $hpc_elastic_name "*) ;; *) continue ;; esac
         hpc_elastic_number=`kill -l "$hpc_elastic_name"`
         [ $((hpc_elastic_pending >> (hpc_elastic_number - 1) & 1)) = 1 ] || continue
-        read -r hpc_elastic_pid hpc_elastic_value </home/ada/hpc-elastic-runs/digits-20260102-030405-0f0f/agents/launch_agent || continue
-        hpc_elastic_value=`tr '\0' '\n' <"/proc/$hpc_elastic_pid/environ" | sed -n 's/^SLURM_STEP_ID=//p'`
+        hpc_elastic_value=`hpc_elastic_number_of_step`
+        [ -n "$hpc_elastic_value" ] || continue
         timeout 10 scancel --signal="$hpc_elastic_name" "$SLURM_JOB_ID.$hpc_elastic_value"
         kill -0 "$hpc_elastic_watch" || hpc_elastic_start_watch
     done
 } 2>/dev/null
+hpc_elastic_number_of_step() { # as the agent of this machine knows it
+    local hpc_elastic_pid hpc_elastic_start
+    read -r hpc_elastic_pid hpc_elastic_start </home/ada/hpc-elastic-runs/digits-20260102-030405-0f0f/agents/launch_agent || return
+    tr '\0' '\n' <"/proc/$hpc_elastic_pid/environ" | sed -n 's/^SLURM_STEP_ID=//p'
+}
 
 hpc_elastic_nodes=$SLURM_JOB_NUM_NODES
 [ "$hpc_elastic_nodes" -le 2 ] || hpc_elastic_nodes=2
@@ -224,11 +233,12 @@ hpc_elastic_hold_srun() {
         if [ -z "$hpc_elastic_is_held" ]; then
             hpc_elastic_is_held=yes
             hpc_elastic_find_srun "$hpc_elastic_step"
-            echo >&"$hpc_elastic_held"
+            hpc_elastic_step_number=`hpc_elastic_number_of_step`
+            echo "$hpc_elastic_step_number" >&"$hpc_elastic_held"
         fi
         hpc_elastic_agentless=0
         kill -STOP "$hpc_elastic_srun"
-    elif [ -z "$hpc_elastic_is_held" ] || [ "$hpc_elastic_batch_script" != "$$" ]; then
+    elif [ -z "$hpc_elastic_is_held" ]; then
         kill -CONT "$hpc_elastic_srun"
     else
         hpc_elastic_end_srun
@@ -253,7 +263,9 @@ hpc_elastic_end_srun() {
 }
 
 hpc_elastic_is_held='' hpc_elastic_agentless=0
-# Become readable when srun has been stopped, and when it is to be ended; files that say so may hang with their server.
+# Become readable when srun has been stopped (the number of the step), and when it is to be ended; files that say so may
+# hang with their server.
+hpc_elastic_step_number=''
 exec {hpc_elastic_held}<> <(:) {hpc_elastic_alone}<> <(:)
 
 # `scontrol resume` lets a stopped srun go on, which would end the step for a node that was lost and is back. Slurm
@@ -270,6 +282,7 @@ hpc_elastic_dismiss_srun() {
     [ -z "${hpc_elastic_wrappers[*]}" ] || kill -KILL "${hpc_elastic_wrappers[@]}"
     kill -KILL "${hpc_elastic_own[@]}" && kill -KILL "$hpc_elastic_srun" || return
     hpc_elastic_wait_on=hpc_elastic_wait_without_srun
+    read -r -u "$hpc_elastic_held" hpc_elastic_step_number
     for _ in {1..10}; do # here, where nobody reads bash's line on it
         kill -0 "$hpc_elastic_step" || { wait "$hpc_elastic_step"; break; }
         sleep 0.1
@@ -308,11 +321,12 @@ hpc_elastic_wait_for() {
 hpc_elastic_wait=hpc_elastic_wait_for
 
 # Then the end of the run is seen in its directory. If the agent of this machine dies before, Slurm is asked, which ends
-# the step with its last agent. Three answers without a step count; that Slurm is silent, or not here, decides nothing.
+# the step with its last agent; other steps of the job may be somebody else's. Three answers without it count; that Slurm
+# is silent, or not here, decides nothing.
 hpc_elastic_has_step() { # within so many seconds; 1 if Slurm says no, 2 if it does not say
     local hpc_elastic_told
     if hpc_elastic_told=`timeout "$1" squeue --all --local --noheader --steps --jobs="$hpc_elastic_job" --format=%i 2>&1`; then
-        [[ $'\n'$hpc_elastic_told =~ $'\n'[0-9][0-9_+]*[.][0-9] ]]
+        [[ $'\n'$hpc_elastic_told =~ $'\n'[0-9][0-9_+]*[.](${hpc_elastic_step_number:-[0-9]+})([^0-9]|$) ]]
     else
         [[ $hpc_elastic_told == *"Invalid job id"* ]] && return 1 || return 2
     fi

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import signal
 import time
 from collections.abc import Callable
@@ -13,7 +14,7 @@ import pytest
 
 from tests.integration.conftest import Door, Run
 from tests.integration.digits_runs import NODES, Training, is_alive, workers_on
-from tests.integration.slurm_jobs import agent_outputs, agent_pid, script_output, wait_for_ranks, write_job
+from tests.integration.slurm_jobs import agent_outputs, agent_pid, only_run, script_output, wait_for_ranks, write_job
 from tests.integration.test_slurm_survival import is_srun_stopped, slurmd_start
 from tests.slurm_sandbox.cluster import Cluster, wait_until
 
@@ -36,6 +37,13 @@ OWN_TEMPLATE = """{% extends "slurm/job.sh.j2" %}
 {% block after %}
 echo "all agents have ended"
 {% endblock %}
+"""
+OWN_SCRIPT = """#!/bin/bash
+srun --overlap --nodes=1 --ntasks=1 sleep 600 &
+{line}
+echo "ended $?"
+srun --overlap --nodes=2 --ntasks=2 hostname
+kill %1
 """
 MORE = "elastic: {lease: 3s, join_timeout: 60s}\nsignals: {grace: 2s, restart_grace: 2s}"
 
@@ -191,6 +199,37 @@ def test_the_agent_beside_srun_dies_after_a_node_came_back_and_the_others_go_on(
         training.finish(4, 3, 2)
         training.assert_completed(slurm)
     assert "srun is ended" in script_output(training.run)
+
+
+@pytest.mark.variant(of="test_the_agent_beside_srun_dies_after_a_node_came_back_and_the_others_go_on")
+@pytest.mark.mirrored
+def test_the_agent_beside_the_srun_of_an_own_batch_script_dies_and_its_next_line_comes_after_the_run(
+    slurm_door: Door, slurm: Cluster
+) -> None:
+    """`hpc-elastic run` is one line of it, as in a shell of salloc on a node; another step is at work beside it."""
+    Training.write_job(slurm_door, nodes="{min: 2, max: 4}")
+    slurm_door.write("own.sh", OWN_SCRIPT.format(line=shlex.join([*slurm_door.command, "run", "job.yaml"])))
+    options = ("--parsable", "--no-kill", "--nodes=4", "--cpus-per-task=2", "--time=10", "--output=own.out", "own.sh")
+    job_id = slurm.run("sbatch", *options, environment=slurm_door.environ, cwd=slurm_door.folder).stdout.strip()
+    folder = slurm_door.folder / "hpc-elastic-runs"
+    wait_until(lambda: folder.exists() and list(folder.iterdir()), "there is a run")
+    training = Training(run=only_run(slurm_door, job_id), folder=slurm_door.folder)
+    training.wait_until_held(1, 4)
+    wait_until(lambda: is_srun_stopped(slurm, "node1"), "srun is stopped")
+    started = slurmd_start(slurm, "node3")
+    with slurm.configured(SlurmdTimeout=300):
+        slurm.kill("node3")
+        training.wait_until_held(2, 3)
+        slurm.boot("node3")
+        wait_until(lambda: slurmd_start(slurm, "node3") != started, "slurmctld knows of the new slurmd", within_s=90)
+        os.kill(agent_pid(training.run, "node1"), signal.SIGKILL)
+        training.wait_until_held(3, 2)
+        training.finish(4, 3, 2)
+        slurm.wait_for_job(job_id, "COMPLETED", within_s=90)
+    assert "srun is ended" in script_output(training.run)
+    written = (slurm_door.folder / "own.out").read_text().splitlines()
+    assert "ended 0" in written
+    assert len([name for name in written if name in NODES]) == 2, written
 
 
 @pytest.mark.variant(of="test_the_agent_beside_srun_dies_after_a_node_came_back_and_the_others_go_on")

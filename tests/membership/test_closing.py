@@ -8,8 +8,12 @@ from dataclasses import replace
 import pytest
 
 from hpc_elastic.membership.actions import Action, HeadOver
-from hpc_elastic.membership.messages import Dropped, End
-from hpc_elastic.membership.timing import CLOSING_BOUND_S, Timing
+from hpc_elastic.membership.closing import Closing
+from hpc_elastic.membership.job_end import JobEnd
+from hpc_elastic.membership.losses import Losses
+from hpc_elastic.membership.messages import Beat, Dropped, End
+from hpc_elastic.membership.roster import Roster
+from hpc_elastic.membership.timing import CLOSING_BOUND_S, MANY, Timing
 from tests.membership.script import HeadScript, a_join, of_kind, sent
 
 SILENT_S = 4.0  # for a lease of 9 s
@@ -161,8 +165,29 @@ def test_nobody_ends_the_job_while_the_node_of_the_batch_script_uses_its_grace()
     assert not has_to_end_the_job(script.pass_time(CLOSING_BOUND_S + 0.1))
 
 
+@pytest.mark.parametrize("nodes", [4, 1025])
+def test_nobody_ends_the_job_while_the_node_of_its_script_uses_its_grace_and_its_next_beat_is_on_its_way(
+    nodes: int,
+) -> None:
+    """In a world of more than 1,024 nodes a member beats half as often."""
+    timing, roster, join = Timing(lease_s=30), Roster(("node0",)), replace(a_join(0), is_launch_host=True)
+    job_end = JobEnd(None, None)
+    job_end.joined(join)
+    roster.add(join, 0.0)
+    for member in roster:
+        member.lease.nodes = nodes
+    closing = Closing("node1", roster, Losses(timing, 0), job_end, timing)
+    closing.begin(0, "it is over", 0.0, is_settled=True, may_others_live=False)
+    assert closing.next_tick == timing.closes_within_s(nodes)
+    for member in roster:
+        member.lease.beat(Beat(number=1), closing.next_tick - 1.2 * timing.beats_every_s(nodes))
+    closing.tick(closing.next_tick)
+    assert not has_to_end_the_job(closing.left())
+
+
 @pytest.mark.parametrize("lease_s", [3, 10, 60])
 def test_a_head_waits_until_it_knows_who_is_silent_as_the_run_ends(lease_s: float) -> None:
     timing = Timing(lease_s=lease_s)
-    assert timing.closes_within_s >= timing.silent_before_restart_s > timing.beats_every_s(1024)
-    assert timing.head_closes_within_s > timing.closes_within_s
+    for nodes in (1024, 1025, MANY):
+        assert timing.closes_within_s(nodes) >= timing.silent_before_restart_s(nodes) > timing.beats_every_s(nodes)
+        assert timing.head_closes_within_s > timing.closes_within_s(nodes)

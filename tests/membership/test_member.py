@@ -501,8 +501,28 @@ def test_a_welcome_that_comes_when_the_head_has_just_been_given_up_is_passed_ove
 def test_a_reset_after_a_silence_of_two_beats_may_be_that_of_a_machine_that_has_started_again(
     silent_s: float, was_silent: bool
 ) -> None:
+    member = working()
+    member.disconnected("reset", is_dead=True, now=silent_s)
+    (search,) = of_kind(member.workers_stopped(1, (), 25001), DiscoverHead)
+    assert search.lost.was_silent == was_silent
+
+
+@pytest.mark.parametrize(("silent_s", "was_silent"), [(3.2, False), (4.4, False), (4.5, True)])
+def test_a_spare_that_beats_more_rarely_takes_a_longer_silence_for_one(silent_s: float, was_silent: bool) -> None:
+    """Its beats are 3 s apart, as before it knew how many the members are."""
     (search,) = of_kind(parked().disconnected("reset", is_dead=True, now=silent_s), DiscoverHead)
     assert search.lost.was_silent == was_silent
+
+
+def test_a_member_that_waits_for_a_rarer_beat_from_before_its_part_takes_no_silence_until_then_for_one() -> None:
+    member = parked()
+    assert told(member.tick(3)) == [Beat(number=1)]
+    member.received(Echo(number=1), 3)
+    member.received(an_assign(), 3)
+    assert not member.tick(5.9)
+    member.disconnected("reset", is_dead=True, now=6.2)
+    (search,) = of_kind(member.workers_stopped(1, (), 25001), DiscoverHead)
+    assert not search.lost.was_silent
 
 
 def test_an_echo_of_no_beat_is_no_news() -> None:

@@ -419,6 +419,20 @@ def test_a_head_that_was_paused_names_no_node_that_comes_back() -> None:
     assert (len(claim.members), claim.spend.node_losses) == (4, 0)
 
 
+def test_a_head_that_was_paused_tells_of_itself_where_a_member_has_given_it_up_meanwhile() -> None:
+    """The pause was shorter than the lease, and longer than that member's patience."""
+    script = running(min_nodes=1)
+    script.beating = {1, 2, 3}
+    script.pass_time(1)
+    script.now += 6.5
+    done = script.head.tick(script.now)
+    done += script.say(1, Dropped(reason="no answer for 6 s"))
+    done += [*restart(script, 0, 2, 3), *script.join(1)]
+    claim = the_claim(done).claim
+    assert claim.reason == "node0 stood still for 6 s, and heard nothing"
+    assert (len(claim.members), claim.spend.node_losses) == (4, 0)
+
+
 def test_a_side_whose_others_do_not_come_back_in_time_still_waits_for_what_they_do() -> None:
     script = running(min_nodes=2, join_timeout_s=5)
     for node_id in (1, 2, 3):
@@ -759,6 +773,23 @@ def test_a_batch_host_that_resets_its_connection_after_a_silence_may_have_starte
     for node_id in range(4):
         script.head.joined(launched(node_id, is_launch_host=node_id == 0), script.now)
     script.claimed()
+    script.head.received("node0", Beat(number=1), script.now)
+    script.now += silent_s
+    script.lose(0)
+    assert end(script) == enders
+
+
+@pytest.mark.parametrize(("silent_s", "enders"), [(4.4, []), (4.5, ["node2"])], ids=["one beat", "after a silence"])
+def test_a_batch_host_without_a_part_has_not_started_again_where_its_agent_dies_between_two_of_its_rarer_beats(
+    silent_s: float, enders: list[str]
+) -> None:
+    """They are 3 s apart, as those of the others are not."""
+    script = HeadScript(4, min_nodes=2, max_nodes=3, node="node1")
+    script.head.joined(replace(launched(0, is_launch_host=True), unhealthy="it has no GPU"), script.now)
+    for node_id in (1, 2, 3):
+        script.head.joined(launched(node_id), script.now)
+    claimed = script.claimed()
+    assert set(sent(claimed, Assign)) == {"node1", "node2", "node3"}
     script.head.received("node0", Beat(number=1), script.now)
     script.now += silent_s
     script.lose(0)

@@ -1,4 +1,4 @@
-"""Slurm's scripts under the signals of a suspend, with a stand-in for srun: two processes of one program."""
+"""Slurm's scripts that end srun, at a suspend or when their agent has died; two processes stand for srun."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from tests.render.test_running_scripts import Scene, children_of, make_scene
 from tests.slurm_sandbox.sandbox import wait_until
 
 BATCH = ("bash", "-c", 'SLURM_TASK_PID=$$ exec "$@"', "-")
+FOREGROUND = ("bash", "-c", 'SLURM_TASK_PID=1 exec "$@"', "-")  # below `hpc-elastic run`
 # Its program is a copy of bash that is named srun. The fork and itself wait to be let go.
 STEP = """
 (read -r _ <"$STUBS/fork.gate") &
@@ -48,11 +49,15 @@ echo asked >>"$STUBS/asked"
 [ ! -e "$STUBS/refusal" ] || { cat "$STUBS/refusal" >&2; exit 1; }
 cat "$STUBS/steps" 2>/dev/null || exit 1
 """
+SCANCEL = """#!/bin/bash
+echo "$*" >>"$STUBS/cancelled"
+"""
+STEP_ID = "3"
 
 
 @dataclass
 class Suspended:
-    """A batch script whose attempt has begun, and the agent beside it."""
+    """A script whose attempt has begun, and the agent beside it."""
 
     scene: Scene
     process: subprocess.Popen[str]
@@ -108,7 +113,9 @@ class Starter:
         self._root = root
         self._started: list[Suspended] = []
 
-    def start(self, srun: str = DIRECT, *, setup: tuple[str, ...] = (), **variables: str) -> Suspended:
+    def start(
+        self, srun: str = DIRECT, *, by: tuple[str, ...] = BATCH, setup: tuple[str, ...] = (), **variables: str
+    ) -> Suspended:
         """Start a script, and return when it has stopped srun because an attempt has begun."""
         scene = make_scene(self._root, setup=setup)
         for gate in ("gate", "fork.gate"):
@@ -116,13 +123,14 @@ class Starter:
         (scene.stubs / "programs").mkdir()
         shutil.copy(shutil.which("bash") or "", scene.stubs / "programs" / "srun")
         (scene.stubs / "step.sh").write_text(STEP)
-        for name, text in {"srun": srun, "squeue": SQUEUE, "sleep": "#!/bin/sh\nexec /bin/sleep 0.02\n"}.items():
+        programs = {"srun": srun, "squeue": SQUEUE, "scancel": SCANCEL, "sleep": "#!/bin/sh\nexec /bin/sleep 0.02\n"}
+        for name, text in programs.items():
             (scene.stubs / name).write_text(text)
             (scene.stubs / name).chmod(0o755)
-        agent = subprocess.Popen(["sleep", "600"])
+        agent = subprocess.Popen(["sleep", "600"], env={**os.environ, "SLURM_STEP_ID": STEP_ID})
         born = Path(f"/proc/{agent.pid}/stat").read_text().rpartition(") ")[2].split()[19]
         (scene.run_dir / "agents" / "launch_agent").write_text(f"{agent.pid} {born}\n")
-        started = Suspended(scene, scene.start(BATCH, **variables), agent)
+        started = Suspended(scene, scene.start(by, **variables), agent)
         self._started.append(started)
         scene.wait_for("step")
         (scene.run_dir / "attempts" / "0001").mkdir(parents=True)
@@ -286,7 +294,7 @@ def test_slurms_word_that_no_step_is_left_ends_the_job(answer: str, starter: Sta
 def test_after_a_suspend_the_script_leaves_the_other_nodes_time_to_write_their_states(starter: Starter) -> None:
     """Slurm kills what is left when the script has ended, whoever still writes."""
     started = starter.start()
-    (started.scene.stubs / "steps").write_text("7.batch\n7.0\n")
+    (started.scene.stubs / "steps").write_text("7.batch\n7.3\n")
     started.lose_srun()
     started.end_run()
     started.lose_agent()
@@ -294,3 +302,54 @@ def test_after_a_suspend_the_script_leaves_the_other_nodes_time_to_write_their_s
     (started.scene.stubs / "steps").write_text("7.batch\n")
     assert started.finish()[0] == 0
     assert started.asked() < 10, "it does not wait for the whole time"
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("by", [BATCH, FOREGROUND], ids=["batch", "foreground"])
+def test_the_death_of_the_agent_beside_srun_ends_srun_while_the_other_agents_go_on(
+    by: tuple[str, ...], starter: Starter
+) -> None:
+    """A shell of salloc, too, may be on a node with an agent."""
+    started = starter.start(by=by)
+    (started.scene.stubs / "steps").write_text("7.batch\n7.3\n")
+    started.lose_agent()
+    wait_until(lambda: all(map(is_gone, started.processes())), "srun and its fork are gone")
+    wait_until(lambda: started.asked() >= 5, "Slurm was asked several times")
+    assert started.process.poll() is None
+    started.end_run()
+    (started.scene.stubs / "steps").write_text("7.batch\n")
+    status, output, errors = started.finish()
+    assert (status, errors) == (0, "")
+    assert "srun is ended" in output
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("other", ["7.2", "7.30", "7.interactive"])
+def test_other_steps_of_the_job_keep_no_script_whose_agents_have_all_ended(other: str, starter: Starter) -> None:
+    """In an allocation of somebody's own they are somebody's own."""
+    started = starter.start(by=FOREGROUND)
+    (started.scene.stubs / "steps").write_text(f"{other}\n7.3\n")
+    started.lose_agent()
+    wait_until(lambda: started.asked() >= 3, "Slurm was asked several times")
+    assert started.process.poll() is None
+    (started.scene.stubs / "steps").write_text(f"{other}\n")
+    started.finish()
+    assert (started.scene.stubs / "concluded").exists()
+
+
+@pytest.mark.long
+def test_a_second_signal_to_a_script_in_the_foreground_ends_the_step_whose_srun_is_gone(starter: Starter) -> None:
+    """The first one has asked the other agents to stop, as always."""
+    started = starter.start(by=FOREGROUND)
+    (started.scene.stubs / "steps").write_text("7.3\n")
+    started.lose_agent()
+    wait_until(lambda: all(map(is_gone, started.processes())), "srun and its fork are gone")
+    requests, cancelled = started.scene.run_dir / "requests.jsonl", started.scene.stubs / "cancelled"
+    started.process.send_signal(signal.SIGTERM)
+    wait_until(lambda: requests.exists() and '"stop"' in requests.read_text(), "there is a request to stop")
+    assert not cancelled.exists()
+    started.process.send_signal(signal.SIGTERM)
+    wait_until(cancelled.exists, "the step is ended")
+    (started.scene.stubs / "steps").write_text("")
+    started.finish()
+    assert cancelled.read_text() == "7.3\n"

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from hpc_elastic.membership.actions import Leave
 from hpc_elastic.membership.messages import End
-from hpc_elastic.membership.timing import Timing
+from hpc_elastic.membership.timing import MANY, Timing
 from tests.simulation.rules import require
 from tests.simulation.scenario import Fault
 
@@ -121,4 +121,4 @@ class JobEnds:
         """
         run, timing = self._run, Timing(lease_s=self._run.scenario.lease_s, profile=self._run.scenario.profile)
         resets = [moment for moment, _, what in run.events if isinstance(what, Fault) and what.what == "reset"]
-        return any(abs(moment - host.died_at) < timing.silent_before_restart_s for moment in resets)
+        return any(abs(moment - host.died_at) < timing.silent_before_restart_s(MANY) for moment in resets)

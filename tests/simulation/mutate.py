@@ -61,6 +61,7 @@ MODULES = (
         "gathering",
         "head",
         "held_states",
+        "held_timeouts",
         "job_end",
     ),
     *("judge", "lease", "leases", "losses", "member", "members", "notice_rounds", "operator_stop", "ports", "ranks"),
@@ -90,7 +91,7 @@ EQUIVALENT: dict[str, str] = {
     for name, why in {
         "agent.drivers.coordinator: left out: self._is_closed = True": CLOSED,
         "agent.drivers.coordinator: true for false: self._is_closed = True": CLOSED,
-        "membership.head: and for or: is_gone and (may_return or not self._may_have_restarted(node, now))": (
+        "membership.head: and for or: is_gone and (may_return or not self._members.may_have_restarted(node, now))": (
             "who is lost without a word of its kernel was silent for as long as a machine takes to start again, unless "
             "only its answers were lost: then the machine is up, and that nobody but its script ends the job is right"
         ),

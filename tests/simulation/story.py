@@ -33,6 +33,7 @@ FAULT_SENTENCES = {
     "kill_guard": "the guard on {node} is killed",
     "reset": "the connection of {node} to its head is reset",
     "requeue": "Slurm starts the job again; of the old start {side} live on",
+    "time_out": "ranks time out within {lasts}{way}; where one is odd, it is on {node}",
     "partition": "{side} are cut off from the others for {lasts}{way}",
     "one_way": "{side} are cut off from the others for {lasts}{way}",
     "unreachable": "{side} are cut off from the others for {lasts}, and the kernel says so",
@@ -116,7 +117,8 @@ def _sentence(who: str, what: object) -> str | None:
 
 
 def _describe(fault: Fault) -> str:
-    way = {"both": "", "out": ": nothing of theirs gets away", "in": ": nothing gets to them"}[fault.way]
+    ways = {"both": "", "out": ": nothing of theirs gets away", "in": ": nothing gets to them"}
+    way = ways.get(fault.way, f" ({fault.way})")
     return FAULT_SENTENCES.get(fault.what, f"{fault.what} on {{node}}").format(
         node=_TARGETS.get(fault.node, f"node{fault.node}"),
         side=_list([_TARGETS.get(number, f"node{number}") for number in fault.side]) or "no agents",

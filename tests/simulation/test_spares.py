@@ -50,6 +50,12 @@ def test_the_seeds_find_a_spare_that_takes_a_silent_head_for_dead() -> None:
         play_all()
 
 
+@pytest.mark.parametrize("seed", [9710057])
+def test_no_agent_ends_the_job_of_a_head_whose_agent_dies_long_after_the_latest_beat_of_its_spare(seed: int) -> None:
+    """A spare with a lease of 3 s beats once a second, and its successor's script is at work."""
+    SimulatedRun(draw_spares(seed)).play()
+
+
 def killed(node: int, at: float = AT) -> Fault:
     return Fault(what="kill_agent", node=node, at=at)
 

@@ -131,7 +131,9 @@ class Witness:
             for start, end, where in self._delays
             if end >= now - 2 * scenario.lease_s and (where == node or where in heads or node in heads)
         ]
-        if sum(recent) + 4 * max(scenario.delays_s) > 0.3 * scenario.lease_s:
+        # Before a member knows how many there are it beats twice in its patience: it bears half of that.
+        bears_s = 0.3 * (scenario.lease_s - 1.5 * scenario.profile.hurries_s)
+        if sum(recent) + 4 * max(scenario.delays_s) > bears_s:
             self.see("loss")
 
     def is_suspect(self, agent: Agent) -> bool:
