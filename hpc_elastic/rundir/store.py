@@ -255,8 +255,13 @@ def list_numbers(directory: str, *, above: int = -1) -> list[int]:
     with file_system_errors(directory, "read"):
         try:
             with os.scandir(directory) as entries:
-                stems = (stem for entry in entries if (stem := entry.name.split(".")[0]).isascii())  # int() reads no ²
-                return sorted(number for stem in stems if stem.isdigit() and (number := int(stem)) > above)
+                numbers = []
+                for entry in entries:
+                    stem = entry.name.partition(".")[0]
+                    if stem.isascii() and stem.isdigit() and (number := int(stem)) > above:  # int() reads no ²
+                        numbers.append(number)
+                numbers.sort()
+                return numbers
         except (FileNotFoundError, NotADirectoryError):
             return []
 

@@ -141,4 +141,5 @@ def _play_many(seeds: range, make: Callable[[int], Scenario], plant: Plant | Non
 if __name__ == "__main__":
     gc.collect()
     gc.freeze()  # what is loaded by now lives as long as the process: no collection has to go through it
+    gc.set_threshold(700, 10, 100)  # the oldest is what the run that is played has, and then it is garbage as a whole
     sys.exit(main())

@@ -48,11 +48,11 @@ class Contract:
 
     def calls(self) -> None:
         """The driver is about to call the machine because something has happened."""
-        agent, due = self._agent, self._due()
-        now = agent.now
+        agent, said = self._agent, self._said
+        now, due = agent.now, said if said < NEVER else self._machine.next_tick()  # `_due`, which most calls ask
         if now < due and (early := self._tick(now)):
             self._broken(f"does {early} at {now:.3f}, and nothing is due before {due:.3f}")
-        if now > self._said + LATE_S and not (self._are_late or agent.process.has_ever_frozen):
+        if now > said + LATE_S and not (self._are_late or agent.process.has_ever_frozen):
             self._broken(f"is called at {now:.3f}, and was to be at {self._said:.3f}")
 
     def called(self) -> None:

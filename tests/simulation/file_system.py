@@ -18,6 +18,7 @@ import random
 from collections.abc import Callable
 from collections.abc import Set as AbstractSet
 from contextlib import AbstractContextManager, nullcontext
+from functools import cached_property
 from itertools import count
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -35,12 +36,20 @@ STEPS = 4  # questions to the server in a piece of work, most often: each takes 
 LOST_ANSWERS = 0.3  # of the errors: it was done
 
 
+class _Listing(set[str]):
+    """The names in a directory, and the same in order as what `os.scandir` gives: heads look again and again."""
+
+    @cached_property
+    def entries(self) -> tuple[Any, ...]:
+        return tuple([SimpleNamespace(name=name) for name in sorted(self)])
+
+
 class _Content(dict[str, list[bytes]]):
     """Contents by name, and what directories list, as long as no name comes or goes."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.listings: dict[str, set[str]] = {}
+        self.listings: dict[str, _Listing] = {}
 
     def __setitem__(self, path: str, content: list[bytes]) -> None:
         self.listings.clear()
@@ -69,12 +78,12 @@ class Files:
         found = self.content.get(path)
         return None if found is None else found[0]
 
-    def names(self, directory: str) -> AbstractSet[str]:
+    def names(self, directory: str) -> _Listing:
         """Of a directory, those of its directories too."""
         found = self.content.listings.get(directory)
         if found is None:
             start = f"{directory}/"
-            found = {path[len(start) :].split("/")[0] for path in self.content if path.startswith(start)}
+            found = _Listing([path[len(start) :].split("/")[0] for path in self.content if path.startswith(start)])
             self.content.listings[directory] = found
         return found
 
@@ -247,7 +256,7 @@ class DiskThread:
         """What a name has, as this node sees it."""
         files, agent = self.agent.run.files, self.agent
         agent.run.large.reads(path)
-        directory, name = os.path.split(path)
+        directory, _, name = path.rpartition("/")
         until, names = self._names.get(directory, (-1.0, set()))
         if agent.run.clock.now < until and name not in names:
             return None
@@ -258,7 +267,7 @@ class DiskThread:
 
         return self.ask(read, is_write=False)
 
-    def names(self, directory: str) -> AbstractSet[str]:
+    def names(self, directory: str) -> _Listing:
         """What a directory has: who opens one asks the server, on NFS too (close-to-open)."""
         return self.ask(lambda: self._remember(directory), is_write=False)
 
@@ -266,7 +275,7 @@ class DiskThread:
         """This node's kernel has changed the directory itself, and knows that."""
         self._names.pop(os.path.dirname(path), None)
 
-    def _remember(self, directory: str) -> AbstractSet[str]:
+    def _remember(self, directory: str) -> _Listing:
         names = self.agent.run.files.names(directory)
         stale_s = self.agent.run.scenario.stale_s
         if stale_s:
@@ -377,8 +386,8 @@ class SharedOs:
         content = _thread().agent.run.files.content
         return SimpleNamespace(st_nlink=sum(each is content[path] for each in content.values()))
 
-    def scandir(self, directory: str) -> AbstractContextManager[list[Any]]:
-        return nullcontext([SimpleNamespace(name=name) for name in sorted(_thread().names(directory))])
+    def scandir(self, directory: str) -> AbstractContextManager[tuple[Any, ...]]:
+        return nullcontext(_thread().names(directory).entries)
 
     def _exists(self, path: str) -> bool:
         """As os.path.exists, which says no where it is told of an error."""

@@ -106,8 +106,9 @@ class Headships:
         self._settled[head] = turn
         if head.phase is not HeadPhase.OVER:  # a member may be lost at any time, also while nothing else is due
             looks_s, due_s = self._run.scenario.lease_s / LOOKS_PER_LEASE, head.next_tick() - agent.now
-            what = f"{agent.name} looks at its members' leases in {due_s:.2f} s, in phase {head.phase.value}"
-            require(due_s <= looks_s + SLOW_S, f"{what}, not within {looks_s:.2f} s")
+            if due_s > looks_s + SLOW_S:
+                what = f"{agent.name} looks at its members' leases in {due_s:.2f} s, in phase {head.phase.value}"
+                raise BrokenRuleError(f"{what}, not within {looks_s:.2f} s")
 
     def asks_why(self, agent: Agent, head: object) -> None:
         """A head asks the scheduler why a TERM has come; every member of its world has got one."""

@@ -268,7 +268,8 @@ class Process(Loop):  # type: ignore[misc]
             self._timers = [each for each in self._timers if not each.cancelled() and each.when() > shown]
         if when < NEVER:
             self._timers.append(timer)
-            self._clock.at(self._own.moment_of(when) + LATE_S, timer.rings)
+            own = self._own
+            self._clock.at((when - own.ahead_s) / own.rate + LATE_S, timer.rings)  # `moment_of`, for what is asked most
         return timer
 
     def create_future(self) -> asyncio.Future[Any]:

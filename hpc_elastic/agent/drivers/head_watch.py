@@ -58,6 +58,9 @@ class Look:
     asked: tuple[Request, ...] = ()
 
 
+NOTHING = Look()
+
+
 class HeadWatch:
     """Tells a head what it cannot learn from its members, but only from the run directory.
 
@@ -166,7 +169,7 @@ class HeadWatch:
         look = self._look(self._head.attempt)
         self.is_stop_requested |= self._journal.is_end_wanted
         self._started = look.started
-        return look != Look()
+        return look != NOTHING
 
     def _look(self, attempt: int) -> Look:
         """Looks into the run directory once; blocks. After an error (ESTALE, EIO) the next look tries again."""
@@ -184,7 +187,7 @@ class HeadWatch:
                 result=journal.find_result(),
             )
         except RunDirectoryError:
-            return Look()
+            return NOTHING
 
     def _is_superseded_in(self, look: Look) -> bool:
         """Returns whether a look shows that the run is over, or that it goes on under another head."""
