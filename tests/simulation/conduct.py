@@ -367,6 +367,9 @@ class Conduct:
         closes_within_s = max(CLOSES_S, self._patience_s / 2) + CLOSES_LATE_S
         is_over = agent not in self._heads or waited_s * (1 + DRIFT) >= closes_within_s
         require(is_over, f"{agent.name} ends {waited_s:.1f} s after its own part, and members of its have not left")
+        require(
+            agent.listener is None, f"{agent.name} ends, and listens for others, which take it for one that answers"
+        )
         ticks = [name for name in agent.process.timers_left() if name.endswith("._tick")]
         require(not ticks, f"{agent.name} ends, and leaves the timers of {ticks}")
         if self._run.earlier:  # an agent of an old start is cut short where the new one begins

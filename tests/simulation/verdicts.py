@@ -40,6 +40,7 @@ class Verdicts:
         run.terms.check_end()
         run.refused_disks.check_end()
         run.asked_saves.check_end()
+        run.stacks.check_end()
         run.kept.check_end()
         run.headships.check_end()
         run.endings.check_end()
