@@ -135,6 +135,8 @@ simulate: .venv/.installed
 	$(BIN)/python -m tests.simulation --interrupts --first $(FIRST) --count $$(($(N) / 10))
 	$(BIN)/python -m tests.simulation --stacks --first $(FIRST) --count $$(($(N) / 10))
 	$(BIN)/python -m tests.simulation --overtaken --first $(FIRST) --count $$(($(N) / 10))
+	$(BIN)/python -m tests.simulation --cut-stops --first $(FIRST) --count $$(($(N) / 10))
+	$(BIN)/python -m tests.simulation --pauses --first $(FIRST) --count $$(($(N) / 10))
 	$(BIN)/python -m tests.simulation --search --first $(FIRST) --count $$(($(N) / 10))
 	$(BIN)/python -m tests.simulation --disks --first $(FIRST) --count $$(($(N) / 10))
 	$(BIN)/python -m tests.simulation --busy --first $(FIRST) --count $$(($(N) / 10))

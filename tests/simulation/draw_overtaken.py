@@ -25,7 +25,9 @@ def draw_overtaken(seed: int) -> Scenario:
     fails = Fault(what="exit_worker", node=0, at=round(dice.uniform(4, 8), 3))
     phase, lasts_s = dice.choice(PHASES), round(dice.uniform(3.0, 6.0) * lease_s, 3)
     disk = dice.choice(["disk_holds", "disk_holds", "disk_refuses"])
-    cut = Fault(what=dice.choice(["partition", "partition", "pause"]), node=HEAD, side=(HEAD,), phase=phase, lasts_s=lasts_s)
+    cut = Fault(
+        what=dice.choice(["partition", "partition", "pause"]), node=HEAD, side=(HEAD,), phase=phase, lasts_s=lasts_s
+    )
     holds = Fault(what=disk, node=HEAD, phase=phase, lasts_s=round(lasts_s * dice.uniform(0.9, 1.3), 3))
     return Scenario(
         seed=seed,

@@ -14,6 +14,7 @@ from tests.simulation.draw_called_off import draw_called_off
 from tests.simulation.draw_checks import draw_checks
 from tests.simulation.draw_closings import draw_closings
 from tests.simulation.draw_cut_saves import draw_cut_saves
+from tests.simulation.draw_cut_stops import draw_cut_stops
 from tests.simulation.draw_deaf import draw_deaf
 from tests.simulation.draw_disks import draw_disks
 from tests.simulation.draw_drained import draw_drained
@@ -33,6 +34,7 @@ from tests.simulation.draw_moved import draw_moved
 from tests.simulation.draw_notices import draw_notices
 from tests.simulation.draw_overtaken import draw_overtaken
 from tests.simulation.draw_parted import draw_parted
+from tests.simulation.draw_pauses import draw_pauses
 from tests.simulation.draw_quorum import draw_quorum
 from tests.simulation.draw_relayed import draw_relayed
 from tests.simulation.draw_requests import draw_requests
@@ -64,6 +66,7 @@ KINDS: Mapping[str, Callable[[int], Scenario]] = {
     "foretold": draw_foretold,
     "failures": draw_failures,
     "roles": draw_roles,
+    "pauses": draw_pauses,
     "unstarted": draw_unstarted,
     "timeouts": draw_timeouts,
     "wrapped": draw_wrapped,
@@ -99,6 +102,7 @@ KINDS: Mapping[str, Callable[[int], Scenario]] = {
     "called-off": draw_called_off,
     "parted": draw_parted,
     "overtaken": draw_overtaken,
+    "cut-stops": draw_cut_stops,
     "requests": draw_requests,
     "drained": draw_drained,
     "spares": draw_spares,
