@@ -81,6 +81,7 @@ def main(words: Sequence[str] | None = None, plant: Plant | None = None) -> int:
     parser.add_argument("--overtaken", action="store_true", help="scenarios of a head that ends a run too late")
     parser.add_argument("--cut-stops", action="store_true", help="scenarios of losses while workers are stopped")
     parser.add_argument("--pauses", action="store_true", help="scenarios of long pauses before restarts")
+    parser.add_argument("--slow-heads", action="store_true", help="scenarios of a first head that stands still")
     parser.add_argument("--timeouts", action="store_true", help="scenarios in which ranks time out in a collective")
     parser.add_argument("--wrapped", action="store_true", help="scenarios in which programs of wrappers fail")
     parser.add_argument("--first", type=int, default=0, help="the first seed, without --seed")

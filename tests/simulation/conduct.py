@@ -98,6 +98,10 @@ class Conduct:
         require(agent not in self._have_term, f"{agent.name} has got a TERM, and searches for another head")
         require(self._knows_loss.get(agent, False), f"{agent.name} searches for a head, and notes no loss of one")
 
+    def has_lost(self, agent: Agent) -> bool:
+        """Whether it has ever searched for a head because its own was lost."""
+        return agent in self._have_lost
+
     def _reports(self, agent: Agent, message: Message) -> None:
         if isinstance(message, ONCE):
             if isinstance(message, messages.Finished):

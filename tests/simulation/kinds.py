@@ -45,6 +45,7 @@ from tests.simulation.draw_saves import draw_saves
 from tests.simulation.draw_search import draw_search
 from tests.simulation.draw_second_notices import draw_second_notices
 from tests.simulation.draw_sick import draw_sick
+from tests.simulation.draw_slow_heads import draw_slow_heads
 from tests.simulation.draw_spares import draw_spares
 from tests.simulation.draw_stacks import draw_stacks
 from tests.simulation.draw_stand_ins import draw_stand_ins
@@ -72,6 +73,7 @@ KINDS: Mapping[str, Callable[[int], Scenario]] = {
     "wrapped": draw_wrapped,
     "taken": draw_taken,
     "search": draw_search,
+    "slow-heads": draw_slow_heads,
     "absent": draw_absent,
     "disks": draw_disks,
     "busy": draw_busy,

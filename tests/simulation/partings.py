@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from hpc_elastic.membership.authentication import Side
+from hpc_elastic.membership.timing import DRIFT
 from tests.simulation.rules import require
 
 if TYPE_CHECKING:
@@ -34,8 +35,15 @@ class Partings:
         what = f"{agent.name} hangs up on {connection.peer}"
         if side is Side.DIALLING:
             is_asked = "join" in said and not heard & NO_HEADS
-            require(
-                not is_asked or bool(said & FAREWELLS), f"{what}, which it has asked to be its head, without a word"
-            )
+            require(not is_asked or bool(said & FAREWELLS), f"{what}, and has asked it to be its head, without a word")
+            self._check_patience(agent, what, is_unanswered=is_asked and "welcome" not in heard)
         else:
             require("welcome" not in said or bool(said & FAREWELLS), f"{what}, its member, without a word")
+
+    def _check_patience(self, agent: Agent, what: str, *, is_unanswered: bool) -> None:
+        """Who looks for its first head waits for the answer of one as long as it looks at all: heads may be slow."""
+        if is_unanswered and not self._run.conduct.has_lost(agent):
+            since_s = (self._run.clock.now - agent.started_at) * (1 + DRIFT)
+            require(
+                since_s >= self._run.scenario.join_timeout_s, f"{what} after {since_s:.1f} s, and might have joined"
+            )
