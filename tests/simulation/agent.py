@@ -192,6 +192,7 @@ class Agent:
         self.well_since: float | None = None  # after its checks had found something
         self.was_well = False  # its checks once found nothing
         self.versions = VERSIONS
+        self.has_wrong_secret = False  # of the run: its file is another one here
         self.is_refused = False
         self.is_told = False  # how the run ended, by the head or by the result
         self._was_leaving = False  # before it heard the latest message

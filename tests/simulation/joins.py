@@ -1,9 +1,9 @@
 """How long an agent looks for the first head that it cannot reach, and what that costs the others.
 
-One node cannot reach the head, from the start, until its way opens or for ever. A try ends when the obstacle has lasted
-for ten seconds unchanged; more tries follow after pauses of five seconds, ten and so on, as many as `join_retries`.
-Then the agent leaves, and says so where the head reads it: the head waits no longer. For another try that would begin
-after `join_timeout` it does not wait. A node whose way opens is let in.
+One node cannot reach the head, from the start, until its way opens or for ever, or it does not know the run's secret.
+A try ends when the obstacle has lasted for ten seconds unchanged; more tries follow after pauses of five seconds, ten
+and so on, as many as `join_retries`. Then the agent leaves, and says so where the head reads it: the head waits no
+longer. For another try that would begin after `join_timeout` it does not wait. A node whose way opens is let in.
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from hpc_elastic.agent.net.transport import HANDSHAKE_BOUND_S, NoHandshakeError, Receiver
-from hpc_elastic.membership.authentication import Side
+from hpc_elastic.membership.authentication import ProtocolError, Side, WrongSecretError
 from hpc_elastic.membership.messages import Message
 from hpc_elastic.rundir.records import Endpoint
 from tests.simulation.clock import NEVER, chooser
@@ -364,8 +364,8 @@ class SimulatedConnection:
         """Whether this side sends nothing more."""
         return self._is_closed_here
 
-    def no_handshake(self) -> NoHandshakeError:
-        return NoHandshakeError(self._why)
+    def no_handshake(self) -> ProtocolError | NoHandshakeError:
+        return (WrongSecretError if self._agent.has_wrong_secret else NoHandshakeError)(self._why)
 
     @property
     def peer(self) -> str:
@@ -400,6 +400,8 @@ class SimulatedConnection:
             self.is_in_use = True
             self.heard.add(item.KIND)
             self._receiver.received(self, item)  # type: ignore[arg-type]
+        elif item == OPEN and self._agent.has_wrong_secret:
+            self.abort("the other side does not know this run's secret")
         elif item == OPEN:
             self._socket.send(PROOF)
         else:

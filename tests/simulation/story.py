@@ -51,6 +51,7 @@ FAULT_SENTENCES = {
     "unfit": "{node} cannot take part",
     "unhealthy": "{node} is unhealthy for {lasts}",
     "bus_worker": "a bus error ends a worker on {node}",
+    "wrong_secret": "{node} has another secret than the run",
     "other_version": "{node} has another version of torch",
 }
 

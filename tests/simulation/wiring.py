@@ -360,6 +360,8 @@ class Headquarters(Coordinator):
             run.parted(action.node, agent.start_number)
         dropped = self._connections.get(action.node) if isinstance(action, do.Drop) else None
         super()._act(action)
+        if isinstance(action, (do.ClaimAttempt, do.WriteResult)):
+            run.endings.decides(agent)
         if isinstance(action, do.ClaimAttempt):
             run.headships.claims(agent, self._head, action.claim, run.noted.members(self._head)[0])
         if isinstance(action, do.Drop):

@@ -327,6 +327,9 @@ class SimulatedRun:
             elif fault.what == "unhealthy":
                 self.witness.see("unhealthy")
                 self.agents[fault.node].unhealthy.append((fault.at, fault.at + fault.lasts_s))
+            elif fault.what == "wrong_secret":
+                self.witness.see("missing")
+                self.agents[fault.node].has_wrong_secret = True
             elif fault.what == "other_version":
                 self.witness.see("unfit")
                 self.agents[fault.node].versions = {"torch": "2.12.1"}
