@@ -164,6 +164,10 @@ class SimulatedJournal(Journal):
         self._agent.run.conduct.looks(self._agent)
         return found
 
+    def find_rival(self) -> AllocationClaim | None:
+        self._agent.run.headships.looks_for_rival(self._agent)
+        return super().find_rival()
+
     def answer(self, note: Note, time_ns: int) -> None:
         """For people, who read it when it is there."""
         with store.file_system_errors(LAYOUT.root):
