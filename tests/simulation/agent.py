@@ -145,6 +145,7 @@ class SimulatedTelemetry:
         elif isinstance(action, Leave):
             if action.flush is not None:
                 agent.workers.states.flush(action.flush)
+            run.job_ends.member_leaves(agent, action)
             agent.left(action.exit_code, action.cause)
 
     def measuring(self, step: str) -> SimulatedTelemetry:
@@ -191,6 +192,7 @@ class Agent:
         self.well_since: float | None = None  # after its checks had found something
         self.was_well = False  # its checks once found nothing
         self.versions = VERSIONS
+        self.has_wrong_secret = False  # of the run: its file is another one here
         self.is_refused = False
         self.is_told = False  # how the run ended, by the head or by the result
         self._was_leaving = False  # before it heard the latest message
@@ -318,7 +320,7 @@ class Agent:
         )
         signals = AgentSignals(
             self.process,
-            is_local=False,
+            is_local=run.scenario.is_local,
             has_got=lambda _: self._has_term,
             forget=lambda _: None,
             pass_on=lambda _: None,
@@ -328,6 +330,7 @@ class Agent:
         )
         self.part.member.furthest_step = lambda: run.workers_step(self.workers.attempt)
         self.part.member.waiting_ranks = lambda: self.workers.waiting
+        self.part.member.stacks_asked = lambda request: run.stacks.takes(self, request)
         self.saves = NodeSaves(self)
         self.part.member.save_asked = self.saves.received
         self.saves.answer = self.part.member.answer

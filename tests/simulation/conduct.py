@@ -98,6 +98,10 @@ class Conduct:
         require(agent not in self._have_term, f"{agent.name} has got a TERM, and searches for another head")
         require(self._knows_loss.get(agent, False), f"{agent.name} searches for a head, and notes no loss of one")
 
+    def has_lost(self, agent: Agent) -> bool:
+        """Whether it has ever searched for a head because its own was lost."""
+        return agent in self._have_lost
+
     def _reports(self, agent: Agent, message: Message) -> None:
         if isinstance(message, ONCE):
             if isinstance(message, messages.Finished):
@@ -367,6 +371,9 @@ class Conduct:
         closes_within_s = max(CLOSES_S, self._patience_s / 2) + CLOSES_LATE_S
         is_over = agent not in self._heads or waited_s * (1 + DRIFT) >= closes_within_s
         require(is_over, f"{agent.name} ends {waited_s:.1f} s after its own part, and members of its have not left")
+        require(
+            agent.listener is None, f"{agent.name} ends, and listens for others, which take it for one that answers"
+        )
         ticks = [name for name in agent.process.timers_left() if name.endswith("._tick")]
         require(not ticks, f"{agent.name} ends, and leaves the timers of {ticks}")
         if self._run.earlier:  # an agent of an old start is cut short where the new one begins

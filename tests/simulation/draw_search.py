@@ -1,10 +1,12 @@
-"""Draws scenarios in which one node cannot reach the first head, for a while or for ever."""
+"""Draws scenarios in which one node cannot reach the first head, for a while or for ever, or has another secret."""
 
 from __future__ import annotations
 
 import random
 
 from tests.simulation.scenario import Fault, Role, Scenario
+
+SHORT = 8  # of so many seeds one
 
 
 def draw_search(seed: int) -> Scenario:
@@ -20,13 +22,21 @@ def draw_search(seed: int) -> Scenario:
         work_s=5.0,
     )
     lasts_s = dice.choice([3.0, 7.0, 10_000.0, 10_000.0] + [20.0] * (retries > 0))
+    timeout_s = 300.0
+    if seed % SHORT == 3:  # the way never opens, and there is no time for all tries
+        timeout_s, retries = dice.choice([(15.0, 1), (33.0, 2)])
+        lasts_s = 10_000.0
+    side = dice.randrange(1, nodes)
+    what = "partition"
+    if seed % SHORT == 5:  # it is answered, and does not understand
+        what, lasts_s = "wrong_secret", 10_000.0
     return Scenario(
         seed=seed,
         roles=(role,),
         nodes=nodes,
         lease_s=dice.choice([3.0, 10.0]),
-        join_timeout_s=300.0,
+        join_timeout_s=timeout_s,
         join_retries=retries,
         is_search=True,
-        faults=(Fault(what="partition", side=(dice.randrange(1, nodes),), lasts_s=lasts_s),),
+        faults=(Fault(what=what, node=side, side=(side,), lasts_s=lasts_s),),
     )

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from hpc_elastic.agent.rendezvous.search import SEARCH_TIMES
 from hpc_elastic.membership.authentication import Side
+from hpc_elastic.membership.discovery import DiscoveryPhase
 from hpc_elastic.membership.member import MemberPhase
 from hpc_elastic.membership.messages import Message
 from hpc_elastic.membership.timing import LONGEST_ANSWER_S
@@ -58,6 +59,12 @@ class Endings:
         is_over = id(search) in self._over
         require(not is_over, f"{agent.name} searches no more, and its search does {action}")
 
+    def decides(self, agent: Agent) -> None:
+        """The head of an agent claims an attempt, or ends the run: its agent searches for no other one any more."""
+        search = agent.part.heads._successor
+        is_over = search is None or search._discovery.phase in (DiscoveryPhase.CLAIMING, DiscoveryPhase.OVER)
+        require(is_over, f"the head of {agent.name} decides for all, and {agent.name} searches for another one")
+
     def connects(self, agent: Agent, *, is_joined: bool) -> None:
         """A member begins with a head: the one on its node, or one elsewhere."""
         is_head = agent.headquarters is not None and not agent.headquarters.is_closed
@@ -81,6 +88,8 @@ class Endings:
     def _check_connections(self, agent: Agent) -> None:
         """Of those that an agent has made none is left but the one to its head, and the one that it makes just now."""
         link = agent.link
+        if agent.headquarters is None:
+            self._check_no_members(agent)
         if agent.member.phase is MemberPhase.JOINING:  # the first head may take long to claim, and answers then
             return
         for socket in agent.sockets:
@@ -90,6 +99,15 @@ class Endings:
             open_s = agent.now - made.opened_at
             what = f"{agent.name} has a connection to {made.peer} for {open_s:.1f} s, which is not its head"
             require(open_s <= HANGS_UP_S, what)
+
+    def _check_no_members(self, agent: Agent) -> None:
+        """Who asks an agent that is no head to join is not kept waiting, and dials another one."""
+        for socket in agent.sockets:
+            made: SimulatedConnection | None = socket.connection
+            if made is None or made._side is Side.DIALLING or made.is_closed_here or "join" not in made.heard:
+                continue
+            open_s = agent.now - made.opened_at
+            require(open_s <= 1.0, f"{agent.name} is no head, and {made.peer} waits for its answer for {open_s:.1f} s")
 
     def check_end(self) -> None:
         """Nobody runs any more: who came when the run was over has read that, and did not wait for anybody."""

@@ -8,6 +8,7 @@ from tests.simulation.asked_saves import SAVES
 from tests.simulation.requested import REQUESTS
 from tests.simulation.scenario import HEAD, Fault
 from tests.simulation.scheduler import ENDS
+from tests.simulation.stacks import STACKS
 
 if TYPE_CHECKING:
     from tests.simulation.agent import Agent
@@ -77,12 +78,20 @@ def _ask_for_save(run: SimulatedRun, fault: Fault) -> None:
     run.asked_saves.ask(fault)
 
 
+def _ask_for_stacks(run: SimulatedRun, fault: Fault) -> None:
+    run.stacks.ask(fault)
+
+
 def _tell_scheduler(run: SimulatedRun, fault: Fault) -> None:
     run.scheduler.happens(fault)
 
 
 def _time_out(run: SimulatedRun, fault: Fault) -> None:
     run.timeouts.happen(fault)
+
+
+def _interrupt(run: SimulatedRun, _: Fault) -> None:
+    run.interrupts.happen()
 
 
 def _fail_inside(run: SimulatedRun, fault: Fault) -> None:
@@ -102,11 +111,13 @@ _OF_ALL = {
     "break_gpu": _break_gpu,
     "fail_inside": _fail_inside,
     "heal": _heal,
+    "interrupt": _interrupt,
     "late": _postpone,
     "time_out": _time_out,
     **dict.fromkeys(ENDS, _tell_scheduler),
     **dict.fromkeys(REQUESTS, _ask),
     **dict.fromkeys(SAVES, _ask_for_save),
+    **dict.fromkeys(STACKS, _ask_for_stacks),
 }
 _ENDS = {"kill_worker": -9, "exit_worker": 1, "term_worker": -15, "bus_worker": -7}
 

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 LOOKS_PER_LEASE = 12
 SLOW_S = 0.001  # of a sum of times
+RIVALS_S = 1.0  # between two looks
 NOBODY_ENDS_JOB = "no agent can reach Slurm's controller"
 
 
@@ -97,6 +98,14 @@ class Headships:
         require(
             is_said == is_due, f"{agent.name} {'warns' if is_said else 'does not warn'} that nobody could end the job"
         )
+
+    def looks_for_rival(self, agent: Agent) -> None:
+        """A head reads who else has claimed an allocation: it yields to nobody once it has opened an attempt."""
+        run, claim = self._run, self._run.disk.latest_claim
+        if claim is None or agent.headquarters is None or (claim.head, run.earlier) != (agent.name, []):
+            return
+        since_s = run.clock.now - run.disk.asked_at[claim.attempt]
+        require(since_s <= RIVALS_S + run.progress.slack_s, f"{agent.name} looks for rivals in attempt {claim.attempt}")
 
     def settles(self, agent: Agent, head: Any) -> None:
         """A driver sets its timer by what its machine says, once for all events of a turn of the event loop."""

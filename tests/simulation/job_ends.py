@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import defaultdict
 from typing import TYPE_CHECKING
 
-from hpc_elastic.membership.actions import Leave
+from hpc_elastic.membership.actions import HeadOver, Leave
 from hpc_elastic.membership.messages import End
 from hpc_elastic.membership.timing import MANY, Timing
 from tests.simulation.rules import require
@@ -22,12 +22,14 @@ MOST_ENDERS = 4  # agents that ask Slurm, one after the other
 
 
 class JobEnds:
-    """Of one run. Every method that begins with `check` raises BrokenRuleError."""
+    """Of one run. Those that begin with `check`, and `leaves`, raise BrokenRuleError."""
 
     def __init__(self, run: SimulatedRun) -> None:
         self._run = run
         self._told: defaultdict[tuple[object, str], dict[str, End]] = defaultdict(dict)  # by head and its node
         self._left: list[tuple[Agent, Leave]] = []
+        self._member_left: dict[Agent, Leave] = {}  # as its own part has
+        self._over: dict[Agent, HeadOver] = {}  # how its head has ended
 
     # What happens.
 
@@ -40,8 +42,20 @@ class JobEnds:
         """The nodes whose agents were told to end the job, at once."""
         return [node for told in self._told.values() for node, end in told.items() if end.ends_job]
 
+    def member_leaves(self, agent: Agent, leave: Leave) -> None:
+        """An agent's own part is over; a head of its may stay for a while."""
+        self._member_left[agent] = leave
+
+    def is_over(self, agent: Agent, over: HeadOver) -> None:
+        """The head of an agent is over."""
+        self._over[agent] = over
+
     def leaves(self, agent: Agent, leave: Leave) -> None:
-        """An agent has left, and sees to the end of the job if that is left to it."""
+        """An agent has left, and sees to the end of the job if that is left to it: by its own part, or by its head."""
+        own, over = self._member_left[agent], self._over.get(agent)
+        told = own.ends_job or (over is not None and over.ends_job), over is not None and over.looks_for_script
+        does = leave.ends_job, leave.looks_for_script
+        require(does == told, f"{agent.name} sees to the end of the job (at once, later): {does}, and was told {told}")
         self._left.append((agent, leave))
         agent.ends_job = leave.ends_job
 

@@ -1,8 +1,9 @@
 """How long an agent looks for the first head that it cannot reach, and what that costs the others.
 
-One node cannot reach the head, from the start, until its way opens or for ever. A try ends when the obstacle has lasted
-for ten seconds unchanged; more tries follow after pauses of five seconds, ten and so on, as many as `join_retries`.
-Then the agent leaves, and says so where the head reads it: the head waits no longer. A node whose way opens is let in.
+One node cannot reach the head, from the start, until its way opens or for ever, or it does not know the run's secret.
+A try ends when the obstacle has lasted for ten seconds unchanged; more tries follow after pauses of five seconds, ten
+and so on, as many as `join_retries`. Then the agent leaves, and says so where the head reads it: the head waits no
+longer. For another try that would begin after `join_timeout` it does not wait. A node whose way opens is let in.
 """
 
 from __future__ import annotations
@@ -34,6 +35,11 @@ class Joins:
         self.least_s = CLAIM_KNOWN_S + tries * PERSISTS_S + sum(PAUSES_S[: tries - 1])
         self._most_s = self.least_s + tries * ROUND_S + 1.0
         self._left_at: float | None = None
+        timeout_s, pauses_s = run.scenario.join_timeout_s, PAUSES_S[: tries - 1]
+        self._is_short = timeout_s < self._most_s  # of time: there may be none for another try
+        if self._is_short:
+            self.least_s = min(self.least_s, timeout_s - max(pauses_s, default=0.0))
+            self._most_s = min(self._most_s, timeout_s + ROUND_S + 1.0)
 
     @property
     def _opens_at(self) -> float:
@@ -56,7 +62,7 @@ class Joins:
     def claimed(self, claim: AttemptClaim) -> None:
         """A claim is on disk."""
         run = self._run
-        if not self._is_played or claim.attempt != 1:
+        if not self._is_played or claim.attempt != 1 or self._is_short:  # the head waits for nobody for longer either
             return
         name = f"node{run.scenario.faults[0].side[0]}"
         now, agent = run.disk.asked_at[1], run.agent(name)

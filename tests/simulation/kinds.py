@@ -14,6 +14,7 @@ from tests.simulation.draw_called_off import draw_called_off
 from tests.simulation.draw_checks import draw_checks
 from tests.simulation.draw_closings import draw_closings
 from tests.simulation.draw_cut_saves import draw_cut_saves
+from tests.simulation.draw_cut_stops import draw_cut_stops
 from tests.simulation.draw_deaf import draw_deaf
 from tests.simulation.draw_disks import draw_disks
 from tests.simulation.draw_drained import draw_drained
@@ -25,12 +26,15 @@ from tests.simulation.draw_foretold import draw_foretold
 from tests.simulation.draw_goodbyes import draw_goodbyes
 from tests.simulation.draw_health import draw_health
 from tests.simulation.draw_host import draw_host
+from tests.simulation.draw_interrupts import draw_interrupts
 from tests.simulation.draw_large import draw_large
 from tests.simulation.draw_limits import draw_limits
 from tests.simulation.draw_machines import draw_machines
 from tests.simulation.draw_moved import draw_moved
 from tests.simulation.draw_notices import draw_notices
+from tests.simulation.draw_overtaken import draw_overtaken
 from tests.simulation.draw_parted import draw_parted
+from tests.simulation.draw_pauses import draw_pauses
 from tests.simulation.draw_quorum import draw_quorum
 from tests.simulation.draw_relayed import draw_relayed
 from tests.simulation.draw_requests import draw_requests
@@ -41,7 +45,9 @@ from tests.simulation.draw_saves import draw_saves
 from tests.simulation.draw_search import draw_search
 from tests.simulation.draw_second_notices import draw_second_notices
 from tests.simulation.draw_sick import draw_sick
+from tests.simulation.draw_slow_heads import draw_slow_heads
 from tests.simulation.draw_spares import draw_spares
+from tests.simulation.draw_stacks import draw_stacks
 from tests.simulation.draw_stand_ins import draw_stand_ins
 from tests.simulation.draw_starts import draw_second_start, draw_silent_ends
 from tests.simulation.draw_states import draw_states
@@ -61,11 +67,13 @@ KINDS: Mapping[str, Callable[[int], Scenario]] = {
     "foretold": draw_foretold,
     "failures": draw_failures,
     "roles": draw_roles,
+    "pauses": draw_pauses,
     "unstarted": draw_unstarted,
     "timeouts": draw_timeouts,
     "wrapped": draw_wrapped,
     "taken": draw_taken,
     "search": draw_search,
+    "slow-heads": draw_slow_heads,
     "absent": draw_absent,
     "disks": draw_disks,
     "busy": draw_busy,
@@ -82,6 +90,8 @@ KINDS: Mapping[str, Callable[[int], Scenario]] = {
     "limits": draw_limits,
     "moved": draw_moved,
     "terms": draw_terms,
+    "interrupts": draw_interrupts,
+    "stacks": draw_stacks,
     DRAWN_ANYHOW: draw,
     "alone": draw_alone,
     "firsts": draw_firsts,
@@ -93,6 +103,8 @@ KINDS: Mapping[str, Callable[[int], Scenario]] = {
     "closings": draw_closings,
     "called-off": draw_called_off,
     "parted": draw_parted,
+    "overtaken": draw_overtaken,
+    "cut-stops": draw_cut_stops,
     "requests": draw_requests,
     "drained": draw_drained,
     "spares": draw_spares,

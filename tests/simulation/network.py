@@ -15,7 +15,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from hpc_elastic.agent.net.transport import HANDSHAKE_BOUND_S, NoHandshakeError, Receiver
-from hpc_elastic.membership.authentication import Side
+from hpc_elastic.membership.authentication import ProtocolError, Side, WrongSecretError
 from hpc_elastic.membership.messages import Message
 from hpc_elastic.rundir.records import Endpoint
 from tests.simulation.clock import NEVER, chooser
@@ -316,6 +316,8 @@ class SimulatedConnection:
         self._is_closed_here = False
         self._dead_after_s: float | None = None
         self.is_closed_by_peer = False
+        self.said: set[str] = set()  # the kinds of all messages
+        self.heard: set[str] = set()
         self.is_in_use = side is Side.DIALLING  # or who has dialled has said what for
         self.opened_at = float("inf")
         self.on_refused: Callable[[SimulatedConnection, str], None] = lambda _connection, _why: None
@@ -326,9 +328,11 @@ class SimulatedConnection:
     def send(self, message: Message) -> None:
         self._loop.reached()
         if self._socket is not None and not self._is_closed_here:
+            self.said.add(message.KIND)
             self._socket.send(message)
 
     def close(self, why: str = "this side closed the connection") -> None:
+        self._hangs_up()
         self._why = why
         self._is_closed_here = True
         if self._socket is not None and not self._is_lost:
@@ -337,6 +341,7 @@ class SimulatedConnection:
             self._loop.call_soon(self.lost, None)
 
     def abort(self, why: str) -> None:
+        self._hangs_up()
         self._why = why
         self._is_aborted = self._is_closed_here = True
         if self._socket is not None and not self._is_lost:
@@ -359,8 +364,8 @@ class SimulatedConnection:
         """Whether this side sends nothing more."""
         return self._is_closed_here
 
-    def no_handshake(self) -> NoHandshakeError:
-        return NoHandshakeError(self._why)
+    def no_handshake(self) -> ProtocolError | NoHandshakeError:
+        return (WrongSecretError if self._agent.has_wrong_secret else NoHandshakeError)(self._why)
 
     @property
     def peer(self) -> str:
@@ -393,7 +398,10 @@ class SimulatedConnection:
             return
         if not isinstance(item, str):
             self.is_in_use = True
+            self.heard.add(item.KIND)
             self._receiver.received(self, item)  # type: ignore[arg-type]
+        elif item == OPEN and self._agent.has_wrong_secret:
+            self.abort("the other side does not know this run's secret")
         elif item == OPEN:
             self._socket.send(PROOF)
         else:
@@ -428,6 +436,11 @@ class SimulatedConnection:
 
     def connection_lost(self, error: OSError | None) -> None:
         self.lost(error)
+
+    def _hangs_up(self) -> None:
+        """Before anything else has ended it."""
+        if self._is_opened and not (self._is_closed_here or self._is_lost):
+            self._agent.run.partings.hangs_up(self._agent, self, self._side)
 
     def _parts(self) -> None:
         """Whoever asked to join here is without a head from now on, or the head without it."""

@@ -112,9 +112,9 @@ class Reports:
         self._manner[agent] = self._stopping[part] = manner
 
     def hurries(self, agent: Agent) -> None:
-        """An agent gives its workers no more time: a harder stop than the one with its grace has come meanwhile."""
+        """An agent gives its workers no more time: something harder than the stop with its grace has come meanwhile."""
         manner = self._manner.get(agent)
-        is_hard = manner is not None and bool(manner.hardness)
+        is_hard = (manner is not None and bool(manner.hardness)) or self._run.interrupts.is_asked_again
         require(is_hard, f"{agent.name} hurries with workers that have their time: {manner}")
 
     # What is said.

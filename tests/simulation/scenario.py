@@ -105,6 +105,7 @@ class Scenario:
     heeds_notice: bool = False  # whether ranks save and exit 75 when they hear of a notice
     requeue_max: int = 0
     requeue_on: tuple[str, ...] = ()
+    is_local: bool = False  # on one machine without a scheduler, where a person ends it
     is_large: bool = False  # and one thing happens, of which `large` says what it may cost
     is_search: bool = False  # and one node is cut off from the start, which is all that happens
     is_refused_disk: bool = False  # and one agent's disk refuses, which is all that goes wrong but for one worker

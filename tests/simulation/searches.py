@@ -27,6 +27,7 @@ ROUNDS_OF_DEAD = 4  # of which a member asks the agent of a dead head in one
 READS_EVERY_S = 1.0  # the run directory, after it has been read, or could not be
 READS_LATE_S = 0.1
 LATE_S = 0.02  # of timers, and of a clock that runs apart from the simulation's
+SOON, LATE = 0.1, 0.9  # parts of the time for an answer
 OFTEN = 2  # others may be asked so often while one that answers is not, for those that come before it may be back
 
 
@@ -36,6 +37,7 @@ class _Asked:
     at: float
     ended_at: float | None = None
     is_silent: bool = False
+    within_s: float = LONGEST_ANSWER_S  # for an answer
 
 
 @dataclass
@@ -118,10 +120,17 @@ class Searches:
         search = self._of[id(discovery)]
         if search.asked:
             search.asked[-1].ended_at, search.asked[-1].is_silent = now, is_silent
+            self._check_silence(search.asked[-1], now, is_silent=is_silent, is_answered=elsewhere is not None)
         else:  # the question was asked before that claim was read, and nobody else was asked meanwhile
             search.began = now
         if elsewhere is not None:
             search.named.add(elsewhere.node)
+
+    def _check_silence(self, asked: _Asked, now: float, *, is_silent: bool, is_answered: bool) -> None:
+        """Who lets all the time for an answer pass is silent, and is asked last from then on; who refuses is not."""
+        part, what = (now - asked.at) / asked.within_s, f"{asked.node} is asked, and gives no answer for"
+        is_wrong = is_silent if part < SOON else (part > LATE and not is_silent and not is_answered)
+        require(not is_wrong, f"{what} {part:.2f} of the time: it is {'' if is_silent else 'not '}taken for silent")
 
     def dials(self, agent: Agent, discovery: HeadDiscovery, dial: Dial) -> None:
         """An agent asks another one whether it is head."""
@@ -133,7 +142,7 @@ class Searches:
             self._check_pause(agent, discovery, search, dial)
             self._check_order(agent, search, dial.node)
             self._check_silent(agent, search, dial.node)
-        search.asked.append(_Asked(dial.node, now))
+        search.asked.append(_Asked(dial.node, now, within_s=dial.within_s))
 
     def _check_patience(self, agent: Agent, search: _Search, dial: Dial) -> None:
         """Who is asked for the n-th time has been asked in n rounds at least, and none of them was without a question.

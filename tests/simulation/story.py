@@ -43,11 +43,16 @@ FAULT_SENTENCES = {
     "stall_disk": "the file server does not answer {node} for {lasts}",
     "stall_disks": "the file server answers nobody for {lasts}",
     "disk_fails": "the file server refuses what {node} asks for {lasts}",
+    "interrupt": "somebody presses Ctrl-C",
+    "ask_stacks": "somebody asks where the ranks are",
+    "disk_holds": "the file server does not answer {node} for {lasts}",
+    "disk_refuses": "the file server refuses what {node} asks for {lasts}",
     "never_starts": "{node} never starts",
     "starts_late": "{node} starts {lasts} late",
     "unfit": "{node} cannot take part",
     "unhealthy": "{node} is unhealthy for {lasts}",
     "bus_worker": "a bus error ends a worker on {node}",
+    "wrong_secret": "{node} has another secret than the run",
     "other_version": "{node} has another version of torch",
 }
 

@@ -40,6 +40,7 @@ class Verdicts:
         run.terms.check_end()
         run.refused_disks.check_end()
         run.asked_saves.check_end()
+        run.stacks.check_end()
         run.kept.check_end()
         run.headships.check_end()
         run.endings.check_end()
@@ -158,6 +159,8 @@ class Verdicts:
         """A failure that is named is one that happened in an attempt that it could end."""
         if not self._run.silent_ends.is_of_failure(reason):
             return
+        has_budget = self._run.scenario.max_restarts > 0 and reason == "restarts_used_up"
+        require(("used up" in cause) == has_budget, f"the cause says of the restarts that there were, or not: {cause}")
         named = [
             incident
             for incident in self._run.witness.unanswered()

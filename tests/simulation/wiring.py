@@ -47,6 +47,7 @@ from tests.simulation import asked_saves
 from tests.simulation.contracts import LOOKS_PER_LEASE
 from tests.simulation.disk import LAYOUT
 from tests.simulation.file_system import THREADS, DiskThread, SharedOs, _thread
+from tests.simulation.rules import require
 from tests.simulation.scenario import LONGEST_PAUSE_S, RESTART_GRACE_S, Scenario
 
 if TYPE_CHECKING:
@@ -162,6 +163,10 @@ class SimulatedJournal(Journal):
         found = super().find_allocation()
         self._agent.run.conduct.looks(self._agent)
         return found
+
+    def find_rival(self) -> AllocationClaim | None:
+        self._agent.run.headships.looks_for_rival(self._agent)
+        return super().find_rival()
 
     def answer(self, note: Note, time_ns: int) -> None:
         """For people, who read it when it is there."""
@@ -359,11 +364,14 @@ class Headquarters(Coordinator):
             run.parted(action.node, agent.start_number)
         dropped = self._connections.get(action.node) if isinstance(action, do.Drop) else None
         super()._act(action)
+        if isinstance(action, (do.ClaimAttempt, do.WriteResult)):
+            run.endings.decides(agent)
         if isinstance(action, do.ClaimAttempt):
             run.headships.claims(agent, self._head, action.claim, run.noted.members(self._head)[0])
         if isinstance(action, do.Drop):
             run.conduct.has_dropped(agent, action.node, cast("SimulatedConnection | None", dropped))
         elif isinstance(action, do.HeadOver):
+            run.job_ends.is_over(agent, action)
             run.headships.is_over(agent, self._journal.allocation, have_all_left=action.have_all_left)
         elif isinstance(action, do.Superseded):
             run.conduct.steps_down(agent, is_head=self._journal.is_head)
@@ -522,6 +530,12 @@ def _saves_thread(name: str, loop: Any) -> DiskThread:
     return thread
 
 
+def _resolve_node(name: str, network: object) -> Lookup:
+    """By the cluster's resolver, which knows nothing of the nodes that one machine plays by itself."""
+    require(not CURRENT.run.scenario.is_local, f"the address of {name}, which is this machine, is asked for")
+    return Lookup(addresses=(name,))
+
+
 async def _find_answering_port(address: str, ports: object, **_: object) -> int | None:
     return 22 if CURRENT.run.agent(address).is_powered else None
 
@@ -551,7 +565,7 @@ def wired(run: Any, plant: Plant) -> Iterator[None]:
         (requested_saves, "write_parts", asked_saves.write_parts),
         (requested_saves, "remove_parts", asked_saves.remove_parts),
         (next_start, "furthest_step", lambda _layout, attempt, _nodes: run.workers_step(attempt)),
-        (search, "resolve_node", lambda name, _network: Lookup(addresses=(name,))),
+        (search, "resolve_node", _resolve_node),
         (reach, "find_answering_port", _find_answering_port),
         (head_start, "Coordinator", Headquarters),
         (coordinator, "JobClock", Timekeeper),

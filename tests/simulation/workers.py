@@ -353,6 +353,8 @@ class Workers:
         if worker.does_hang and not worker.has_term and exitcode != KILL:
             return
         del self.alive[worker.local_rank]
+        if exitcode == KILL:
+            self._run.interrupts.kills(self._agent, worker.rank)
         self._run.bookkeeping.ended(worker)
         # Between the beginning of a stop and its TERM nobody can tell another TERM from that one.
         is_stopped = self._is_stop_of(exitcode) or (

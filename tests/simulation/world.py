@@ -13,7 +13,7 @@ import random
 
 from hpc_elastic.membership.phases import HeadPhase
 from hpc_elastic.rundir.records import NOTICE_REASONS, Request
-from hpc_elastic.scheduler.allocation import Allocation
+from hpc_elastic.scheduler.allocation import LOCAL_NETWORK, Allocation
 from tests.simulation.absences import Absences
 from tests.simulation.agent import Agent
 from tests.simulation.asked_saves import SAVES, AskedSaves
@@ -35,6 +35,7 @@ from tests.simulation.forgiven import Forgiven
 from tests.simulation.goodbyes import Goodbyes
 from tests.simulation.headships import Headships
 from tests.simulation.heeded import Heeded
+from tests.simulation.interrupts import Interrupts
 from tests.simulation.job_ends import JobEnds
 from tests.simulation.joins import Joins
 from tests.simulation.kept import Kept
@@ -44,6 +45,7 @@ from tests.simulation.limits import Limits
 from tests.simulation.network import Network
 from tests.simulation.noted import Noted
 from tests.simulation.orders import Orders
+from tests.simulation.partings import Partings
 from tests.simulation.plant import Plant
 from tests.simulation.points import Points, Visit
 from tests.simulation.polls import Polls
@@ -60,6 +62,7 @@ from tests.simulation.scenario import JOINS, POINT, Fault, Scenario
 from tests.simulation.scheduler import ENDS, JobScheduler
 from tests.simulation.searches import Searches
 from tests.simulation.silent_ends import SilentEnds
+from tests.simulation.stacks import STACKS, Stacks
 from tests.simulation.starts import Starts
 from tests.simulation.states import StatesSeen
 from tests.simulation.taken import Taken
@@ -75,6 +78,7 @@ from tests.simulation.written import Written
 
 BOUND_S = 3000.0
 BOUND_STEPS = 500_000
+FIRST_LOCAL = 2  # of the addresses of a machine's own network, the one of the first node
 STARTS_WITHIN_S = 2.0
 
 
@@ -118,11 +122,14 @@ class SimulatedRun:
         self.causes = Causes(self)
         self.large = Large(self)
         self.joins = Joins(self)
+        self.interrupts = Interrupts(self)
+        self.stacks = Stacks(self)
         self.absences = Absences(self)
         self.headships = Headships(self)
         self.starts = Starts(self)
         self.unfit_nodes = UnfitNodes(self)
         self.goodbyes = Goodbyes(self)
+        self.partings = Partings(self)
         self.quorums = Quorums(self)
         self.busy = Busy(self)
         self.refused_disks = RefusedDisks(self)
@@ -159,7 +166,9 @@ class SimulatedRun:
         self.crash: BaseException | None = None  # of a machine or a driver
 
     def agent_at(self, name: str, port: int) -> Agent:
-        """Who would listen there."""
+        """Who would listen there: on a machine without a scheduler each node has an address of its own."""
+        if self.scenario.is_local and name.startswith(LOCAL_NETWORK):
+            name = self.scenario.names[int(name.removeprefix(LOCAL_NETWORK)) - FIRST_LOCAL]
         return self._of_start[name, port - 1]
 
     def peer(self, agent: Agent, name: str) -> Agent:
@@ -195,7 +204,7 @@ class SimulatedRun:
             array_task=None,
             node_id=agent.number,
             nodes=self.scenario.names,
-            is_local=False,
+            is_local=self.scenario.is_local,
         )
 
     def _time_left(self) -> str | None:
@@ -212,6 +221,7 @@ class SimulatedRun:
         usual = (
             *REQUESTS,
             *SAVES,
+            *STACKS,
             *ENDS,
             "kill_worker",
             "exit_worker",
@@ -317,6 +327,9 @@ class SimulatedRun:
             elif fault.what == "unhealthy":
                 self.witness.see("unhealthy")
                 self.agents[fault.node].unhealthy.append((fault.at, fault.at + fault.lasts_s))
+            elif fault.what == "wrong_secret":
+                self.witness.see("missing")
+                self.agents[fault.node].has_wrong_secret = True
             elif fault.what == "other_version":
                 self.witness.see("unfit")
                 self.agents[fault.node].versions = {"torch": "2.12.1"}

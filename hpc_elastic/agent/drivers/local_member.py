@@ -379,10 +379,9 @@ class LocalMember:
             return False
         watching = asyncio.ensure_future(self._signals.is_term_here())
         await self._unless_fenced(watching)
-        if not watching.done():
-            watching.cancel()
-            return False
-        return watching.result()
+        is_here = watching.done() and watching.result()
+        watching.cancel()
+        return is_here
 
     async def _find_failed_inside(self) -> None:
         """Report each worker that the stop ended as failed whose program had failed before: it was a wrapper only.
