@@ -49,6 +49,7 @@ from tests.simulation.draw_taken import draw_taken
 from tests.simulation.draw_terms import draw_terms
 from tests.simulation.draw_timeouts import draw_timeouts
 from tests.simulation.draw_unfit import draw_unfit
+from tests.simulation.draw_unopened import draw_unopened
 from tests.simulation.draw_unstarted import draw_unstarted
 from tests.simulation.draw_unsure import draw_unsure
 from tests.simulation.draw_waits import draw_waits
@@ -86,6 +87,7 @@ KINDS: Mapping[str, Callable[[int], Scenario]] = {
     "alone": draw_alone,
     "firsts": draw_firsts,
     "unfit": draw_unfit,
+    "unopened": draw_unopened,
     "starts": draw_second_start,
     "silent-ends": draw_silent_ends,
     "restarted": draw_restarted,

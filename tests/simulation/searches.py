@@ -12,10 +12,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from hpc_elastic.errors import ExitCode
 from hpc_elastic.membership.discovery import DiscoveryPhase
 from tests.simulation.rules import require
 
 if TYPE_CHECKING:
+    from hpc_elastic.membership.actions import Leave
     from hpc_elastic.membership.discovery import Dial, HeadDiscovery
     from hpc_elastic.membership.succession import Records
     from tests.simulation.agent import Agent
@@ -27,6 +29,7 @@ ROUNDS_OF_DEAD = 4  # of which a member asks the agent of a dead head in one
 READS_EVERY_S = 1.0  # the run directory, after it has been read, or could not be
 READS_LATE_S = 0.1
 LATE_S = 0.02  # of timers, and of a clock that runs apart from the simulation's
+ASKS_RIVAL_S = 3.0  # who has claimed the allocation meanwhile, before the next one is claimed
 OFTEN = 2  # others may be asked so often while one that answers is not, for those that come before it may be back
 
 
@@ -43,6 +46,7 @@ class _Search:
     """Since the latest claim was read."""
 
     began: float = 0.0
+    read_first_at: float = 0.0
     records: Records | None = None
     asked: list[_Asked] = field(default_factory=list)
     named: set[str] = field(default_factory=set)  # nodes that others have named as their heads
@@ -64,16 +68,18 @@ class Searches:
         self._run = run
         self._of: dict[int, _Search] = {}
         self._kept: list[HeadDiscovery] = []  # so that no two have one id
+        self._since: dict[int, float] = {}  # when it began, or another agent was quicker to claim
         self._are_late = any(fault.what == "late" for fault in run.scenario.faults)
 
     def begins(self, agent: Agent, discovery: HeadDiscovery) -> None:
         """An agent begins to search for a head."""
         self._kept.append(discovery)
         self._of[id(discovery)] = _Search(agent.now)
+        self._since[id(discovery)] = agent.now
         self._wrap(discovery, "read", lambda records, now: self._reads(discovery, records, now))
         self._wrap(discovery, "read_failed", lambda error, now: self._has_read(discovery, now))
         self._wrap(discovery, "claiming", lambda: self._check_read(agent, discovery))
-        self._wrap(discovery, "superseded", lambda now: self._forgets(discovery))
+        self._wrap(discovery, "superseded", lambda now: self._forgets(discovery, now))
         self._wrap(discovery, "not_answered", lambda now, **how: self._is_over(discovery, now, **how))
 
     def _wrap(self, discovery: HeadDiscovery, name: str, note: Callable[..., None]) -> None:
@@ -89,7 +95,7 @@ class Searches:
         search = self._of[id(discovery)]
         before, search.records = search.records, records
         if before is None or (before.first, before.claim) != (records.first, records.claim):
-            self._of[id(discovery)] = _Search(now, records)
+            self._of[id(discovery)] = _Search(now, now, records)
         self._has_read(discovery, now)
 
     def _has_read(self, discovery: HeadDiscovery, now: float) -> None:
@@ -108,9 +114,34 @@ class Searches:
         what = f"{agent.name} searches, and has not read the records for {since_s:.2f} s"
         require(since_s <= READS_EVERY_S + READS_LATE_S, what)
 
-    def _forgets(self, discovery: HeadDiscovery) -> None:
+    def _forgets(self, discovery: HeadDiscovery, now: float) -> None:
         """It reads all again, for another agent was quicker to claim."""
         self._of[id(discovery)].records = None
+        self._since[id(discovery)] = now
+
+    def claims(self, agent: Agent, discovery: HeadDiscovery) -> None:
+        """An agent claims the next allocation: who has claimed the latest one instead of its lost head is asked first.
+
+        Else those that supersede each other would do so for ever.
+        """
+        search, lost = self._of[id(discovery)], discovery._lost.node
+        first = None if search.records is None else search.records.first
+        if first is None or lost in (None, first.node) or first.node == agent.name:
+            return
+        since_s = agent.now - search.read_first_at
+        what = f"{agent.name} has read {since_s:.2f} s ago that {first.node} has claimed the allocation"
+        require(since_s >= ASKS_RIVAL_S - LATE_S, f"{what}, and claims the next one")
+
+    def leaves(self, agent: Agent, discovery: HeadDiscovery, leave: Leave) -> None:
+        """An agent ends: one that gives up has searched for `join_timeout`, since another one was quicker, if so."""
+        records = self._of[id(discovery)].records
+        is_told = records is not None and (records.result is not None or records.started_again is not None)
+        if is_told or leave.exit_code != ExitCode.NODE_LOST:
+            return
+        waited_s, waits_s = agent.now - self._since[id(discovery)], self._run.scenario.join_timeout_s
+        require(
+            waited_s >= waits_s - LATE_S, f"{agent.name} gives up its search after {waited_s:.1f} s, not {waits_s:g} s"
+        )
 
     def _is_over(
         self, discovery: HeadDiscovery, now: float, *, is_silent: bool = False, elsewhere: Any = None, **_: object

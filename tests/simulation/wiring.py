@@ -31,7 +31,7 @@ from hpc_elastic.agent.rendezvous.successor import Successor
 from hpc_elastic.agent.workers import failures, requested_saves
 from hpc_elastic.membership import actions as do
 from hpc_elastic.membership.actions import Action, Level, Note
-from hpc_elastic.membership.discovery import Dial, DiscoveryAction, ReadRecords
+from hpc_elastic.membership.discovery import ClaimAllocation, Dial, DiscoveryAction, ReadRecords
 from hpc_elastic.membership.member import Member
 from hpc_elastic.membership.messages import Beat, Dropped, Echo, Join, Message
 from hpc_elastic.membership.succession import Records
@@ -478,6 +478,10 @@ class Searching(Successor):
             self._agent.run.searches.dials(self._agent, self._discovery, action)
         elif isinstance(action, ReadRecords):
             self._agent.run.searches.looks(self._discovery)
+        elif isinstance(action, ClaimAllocation):
+            self._agent.run.searches.claims(self._agent, self._discovery)
+        elif isinstance(action, do.Leave):
+            self._agent.run.searches.leaves(self._agent, self._discovery, action)
         super()._act(action)
 
     def _set_timer(self) -> None:
