@@ -364,7 +364,7 @@ class Headquarters(Coordinator):
         if isinstance(action, do.Drop):
             run.conduct.has_dropped(agent, action.node, cast("SimulatedConnection | None", dropped))
         elif isinstance(action, do.HeadOver):
-            run.headships.is_over(agent, self._journal.allocation, have_all_left=action.have_all_left)
+            run.headships.is_over(agent, self._head, self._journal.allocation, have_all_left=action.have_all_left)
         elif isinstance(action, do.Superseded):
             run.conduct.steps_down(agent, is_head=self._journal.is_head)
             run.headships.steps_down(agent, self._head)
