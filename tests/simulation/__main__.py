@@ -63,6 +63,7 @@ def main(words: Sequence[str] | None = None, plant: Plant | None = None) -> int:
     parser.add_argument(
         "--restarted", action="store_true", help="scenarios in which the start before is busy, or fails"
     )
+    parser.add_argument("--resumed", action="store_true", help="scenarios in which another job goes on with the run")
     parser.add_argument("--host", action="store_true", help="scenarios in which the script's machine is lost late")
     parser.add_argument("--parted", action="store_true", help="scenarios in which the network is cut as a run ends")
     parser.add_argument("--second-notices", action="store_true", help="scenarios in which several notices are given")

@@ -36,6 +36,7 @@ from tests.simulation.draw_relayed import draw_relayed
 from tests.simulation.draw_requests import draw_requests
 from tests.simulation.draw_requeues import draw_requeues
 from tests.simulation.draw_restarted import draw_restarted
+from tests.simulation.draw_resumed import draw_resumed
 from tests.simulation.draw_roles import draw_roles
 from tests.simulation.draw_saves import draw_saves
 from tests.simulation.draw_search import draw_search
@@ -91,6 +92,7 @@ KINDS: Mapping[str, Callable[[int], Scenario]] = {
     "starts": draw_second_start,
     "silent-ends": draw_silent_ends,
     "restarted": draw_restarted,
+    "resumed": draw_resumed,
     "host": draw_host,
     "closings": draw_closings,
     "called-off": draw_called_off,

@@ -94,10 +94,10 @@ class Questions:
     """What the scheduler says about the run's jobs: `scheduler.protocol.NodeQuestions`."""
 
     def __init__(self, agent: Agent) -> None:
-        self._run = agent.run
+        self._agent, self._run = agent, agent.run
 
     def is_over(self, job_id: str) -> bool | None:
-        return True
+        return self._run.resumed.is_over(self._agent, job_id)
 
     def is_requeued(self, job_id: str, restart_count: int) -> bool | None:
         self._run.witness.is_requeued = self._run.scenario.is_requeued is not False
