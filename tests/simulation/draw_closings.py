@@ -35,7 +35,9 @@ def draw_closings(seed: int) -> Scenario:
         host = replace(lost, node=0, side=(0,), what=dice.choice(["power_off", "pause"]), lasts_s=lasts_s)
         if seed % (2 * HOST_STAYS):
             return replace(scenario, roles=(role,), delays_s=(0.2,), faults=(pause, ends, host))
-        lost = replace(lost, node=dice.choice([0, 1, 2]), side=(0,), what=dice.choice(["power_off", "pause"]))
-        lost = replace(lost, lasts_s=2 * LONG_LEASE_S)
-        return replace(scenario, roles=(role,), delays_s=(0.2,), lease_s=LONG_LEASE_S, faults=(ends, lost))
+        lost = replace(host, node=dice.choice([0, 0, 2]), lasts_s=2 * LONG_LEASE_S)
+        pause = replace(pause, lasts_s=2.2 * LONG_LEASE_S)
+        ends = replace(ends, at=round(pause.at + 4 * LONG_LEASE_S, 3))
+        role = replace(role, work_s=ends.at + 10.0)
+        return replace(scenario, roles=(role,), delays_s=(0.2,), lease_s=LONG_LEASE_S, faults=(pause, ends, lost))
     return replace(scenario, roles=(role,), delays_s=(0.2,), faults=(pause, off, ends, lost))

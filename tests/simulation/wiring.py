@@ -271,6 +271,7 @@ class Headquarters(Coordinator):
     def _say(self, text: str, level: Level = "info") -> None:
         self.agent.run.headships.warns(self.agent, self._head, text)
         self.agent.run.absences.says(self.agent, self._head, text)
+        self.agent.run.reminders.says(self.agent, self._head, text)
         super()._say(text, level)
 
     def _do(self, step: Callable[[float], list[Action]]) -> None:

@@ -51,6 +51,7 @@ from tests.simulation.progress import Progress
 from tests.simulation.promptness import Promptness
 from tests.simulation.quorums import Quorums
 from tests.simulation.refused_disks import RefusedDisks
+from tests.simulation.reminders import Reminders
 from tests.simulation.reports import Reports
 from tests.simulation.requested import REQUESTS, Requested
 from tests.simulation.resumed import Resumed
@@ -121,6 +122,7 @@ class SimulatedRun:
         self.joins = Joins(self)
         self.absences = Absences(self)
         self.headships = Headships(self)
+        self.reminders = Reminders(self)
         self.starts = Starts(self)
         self.resumed = Resumed(self)
         self.unfit_nodes = UnfitNodes(self)
@@ -361,6 +363,7 @@ class SimulatedRun:
         self.examined.watch()
         self.conduct.watch()
         self.bookkeeping.watch()
+        self.reminders.watch()
         self.endings.watch()
         self.clock.after(self.scenario.lease_s, self._watch)
 
