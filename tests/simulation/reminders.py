@@ -51,4 +51,6 @@ class Reminders:
         waited_s = now - began
         said_at = max((at for (_, what), at in self._said.items() if what == ENDS), default=0.0)
         is_due = waited_s > REMINDS_EVERY_S + run.progress.slack_s and now > said_at + REMINDS_EVERY_S + 1.0
-        require(not is_due, f"others wait for ranks to end for {waited_s:.1f} s, and nobody says so since {said_at:.1f} s")
+        require(
+            not is_due, f"others wait for ranks to end for {waited_s:.1f} s, and nobody says so since {said_at:.1f} s"
+        )
