@@ -129,6 +129,7 @@ simulate: .venv/.installed
 	$(BIN)/python -m tests.simulation --wrapped --first $(FIRST) --count $$(($(N) / 10))
 	$(BIN)/python -m tests.simulation --firsts --first $(FIRST) --count $$(($(N) / 10))
 	$(BIN)/python -m tests.simulation --unfit --first $(FIRST) --count $$(($(N) / 10))
+	$(BIN)/python -m tests.simulation --untold --first $(FIRST) --count $$(($(N) / 10))
 	$(BIN)/python -m tests.simulation --resumed --first $(FIRST) --count $$(($(N) / 10))
 	$(BIN)/python -m tests.simulation --unopened --first $(FIRST) --count $$(($(N) / 10))
 	$(BIN)/python -m tests.simulation --blamed --first $(FIRST) --count $$(($(N) / 10))

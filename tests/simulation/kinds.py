@@ -53,6 +53,7 @@ from tests.simulation.draw_unfit import draw_unfit
 from tests.simulation.draw_unopened import draw_unopened
 from tests.simulation.draw_unstarted import draw_unstarted
 from tests.simulation.draw_unsure import draw_unsure
+from tests.simulation.draw_untold import draw_untold
 from tests.simulation.draw_waits import draw_waits
 from tests.simulation.draw_wrapped import draw_wrapped
 from tests.simulation.scenario import Scenario
@@ -89,6 +90,7 @@ KINDS: Mapping[str, Callable[[int], Scenario]] = {
     "firsts": draw_firsts,
     "unfit": draw_unfit,
     "unopened": draw_unopened,
+    "untold": draw_untold,
     "starts": draw_second_start,
     "silent-ends": draw_silent_ends,
     "restarted": draw_restarted,

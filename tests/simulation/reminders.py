@@ -1,4 +1,4 @@
-"""What a head says while ranks start, or end, one after the other: half a minute apart, and for whom the others wait."""
+"""What a head says while ranks start, or end, one after the other: half a minute apart, and for whom others wait."""
 
 from __future__ import annotations
 

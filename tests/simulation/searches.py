@@ -29,6 +29,7 @@ ROUNDS_OF_DEAD = 4  # of which a member asks the agent of a dead head in one
 READS_EVERY_S = 1.0  # the run directory, after it has been read, or could not be
 READS_LATE_S = 0.1
 LATE_S = 0.02  # of timers, and of a clock that runs apart from the simulation's
+ASKS_WITHIN_S = 2 * LONGEST_ANSWER_S + 2.0  # somebody again, after the last one, who has had this time twice at most
 ASKS_RIVAL_S = 3.0  # who has claimed the allocation meanwhile, before the next one is claimed
 OFTEN = 2  # others may be asked so often while one that answers is not, for those that come before it may be back
 
@@ -101,9 +102,24 @@ class Searches:
     def _has_read(self, discovery: HeadDiscovery, now: float) -> None:
         self._of[id(discovery)].read_at = now
 
-    def looks(self, discovery: HeadDiscovery) -> None:
+    def looks(self, agent: Agent, discovery: HeadDiscovery) -> None:
         """An agent reads the records."""
-        self._of[id(discovery)].read_at = None
+        search = self._of[id(discovery)]
+        search.read_at = None
+        is_punctual = not (agent.process.has_ever_frozen or self._are_late)
+        if is_punctual and discovery.phase is DiscoveryPhase.SEARCHING and self._may_ask(agent, discovery, search):
+            last = search.asked[-1] if search.asked else None
+            idle_s = agent.now - max(search.read_first_at, search.began, last.ended_at or last.at if last else 0.0)
+            require(idle_s <= ASKS_WITHIN_S, f"{agent.name} searches, and has asked nobody for {idle_s:.1f} s")
+
+    def _may_ask(self, agent: Agent, discovery: HeadDiscovery, search: _Search) -> bool:
+        """Whether there is a head, or one that may be, which an agent without one has to ask again and again."""
+        if search.records is None or search.records.first is None:
+            return False
+        if search.records.claim is not None:
+            return search.head != agent.name
+        lost, first = discovery._lost, search.records.first
+        return first.node != agent.name and not (lost.is_dead and lost.node in (None, first.node))
 
     def _check_read(self, agent: Agent, discovery: HeadDiscovery) -> None:
         """Who searches reads the records each second, and until it claims: others may have, or the run may be over."""

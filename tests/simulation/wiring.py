@@ -478,7 +478,7 @@ class Searching(Successor):
         if isinstance(action, Dial):
             self._agent.run.searches.dials(self._agent, self._discovery, action)
         elif isinstance(action, ReadRecords):
-            self._agent.run.searches.looks(self._discovery)
+            self._agent.run.searches.looks(self._agent, self._discovery)
         elif isinstance(action, ClaimAllocation):
             self._agent.run.searches.claims(self._agent, self._discovery)
         elif isinstance(action, do.Leave):
