@@ -69,10 +69,13 @@ class Headships:
         require(not left or waited_s * (1 + DRIFT) >= waits_s, f"{what}, not {waits_s:.2f} s, and {left} are there")
 
     def _stays(self, head: Agent, node: str) -> bool:
-        """Whether an agent has not left, for all that its head can know."""
+        """Whether an agent has not left, for all that its head can know.
+
+        A lease counts from the newest echo that the member has said it got, which may be some beats older.
+        """
         agent, run = self._run.peer(head, node), self._run
         heard_at, is_goodbye = run.heard_at.get((head.name, node), (0.0, True))
-        is_heard = agent is head or (not is_goodbye and run.clock.now - heard_at < 0.9 * run.scenario.lease_s)
+        is_heard = agent is head or (not is_goodbye and run.clock.now - heard_at < run.scenario.lease_s / 2)
         return agent.exit_code is None and agent.is_running and is_heard
 
     def check_end(self) -> None:
