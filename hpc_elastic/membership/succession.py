@@ -141,6 +141,6 @@ def order_of_succession(names: Sequence[str]) -> list[str]:
     Args:
         names: the nodes that may take its place, by node id.
     """
-    bits = max(len(names) - 1, 1).bit_length()
+    bits = len(names).bit_length()
     places = (int(f"{turn:0{bits}b}"[::-1], 2) for turn in range(2**bits))
     return [names[place] for place in places if place < len(names)]

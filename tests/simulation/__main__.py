@@ -63,6 +63,7 @@ def main(words: Sequence[str] | None = None, plant: Plant | None = None) -> int:
     parser.add_argument(
         "--restarted", action="store_true", help="scenarios in which the start before is busy, or fails"
     )
+    parser.add_argument("--resumed", action="store_true", help="scenarios in which another job goes on with the run")
     parser.add_argument("--host", action="store_true", help="scenarios in which the script's machine is lost late")
     parser.add_argument("--parted", action="store_true", help="scenarios in which the network is cut as a run ends")
     parser.add_argument("--second-notices", action="store_true", help="scenarios in which several notices are given")
@@ -72,6 +73,8 @@ def main(words: Sequence[str] | None = None, plant: Plant | None = None) -> int:
     parser.add_argument("--checks", action="store_true", help="scenarios of health checks while roles restart")
     parser.add_argument("--requests", action="store_true", help="scenarios in which a person asks for something")
     parser.add_argument("--firsts", action="store_true", help="scenarios in which a node does not come at first")
+    parser.add_argument("--unopened", action="store_true", help="scenarios of heads that are lost before any attempt")
+    parser.add_argument("--untold", action="store_true", help="scenarios of heads that are lost as an attempt opens")
     parser.add_argument("--roles", action="store_true", help="scenarios of several roles whose workers fail")
     parser.add_argument("--moved", action="store_true", help="scenarios in which a time limit is moved at the last")
     parser.add_argument("--taken", action="store_true", help="scenarios in which ranks take a notice, and exit 75")

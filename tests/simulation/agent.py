@@ -201,7 +201,7 @@ class Agent:
         self.headquarters: Headquarters | None = None
         again = f"/{start_number}" if start_number else ""
         self.dice = random.Random(f"{run.scenario.seed}/{number}{again}")
-        self._has_term = False  # the guard, beside the workers
+        self.has_term = False  # the guard, beside the workers
         ahead_s = self.dice.choice([0.0, 0.0, -3600.0, 3600.0, 86400.0])
         drift = random.Random(f"{run.scenario.seed}/{number}/drift").choice([0.0, -DRIFT / 2, DRIFT / 2])
         self.clock = MachineClock(ahead_s, 1 + drift)
@@ -321,7 +321,7 @@ class Agent:
         signals = AgentSignals(
             self.process,
             is_local=run.scenario.is_local,
-            has_got=lambda _: self._has_term,
+            has_got=lambda _: self.has_term,
             forget=lambda _: None,
             pass_on=lambda _: None,
             stop=self.part.member.got_signal,
@@ -429,7 +429,7 @@ class Agent:
     def terminate(self) -> None:
         """A TERM from outside: to every process of the node, or to the agent alone."""
         if self.dice.random() < 0.5:
-            self._has_term = True
+            self.has_term = True
             self.workers.terminate_all()
         self.run.clock.after(self.dice.uniform(0, 0.02), lambda: self.process.signal(signal.SIGTERM))
 

@@ -174,6 +174,7 @@ class Conduct:
     def _ends(self, agent: Agent, head: object, node: str, end: messages.End) -> None:
         """A head tells a member to leave: one ends the job if the node of the batch script is not with this head."""
         self._run.job_ends.is_told(head, agent.name, node, end)
+        self._run.headships.tells_to_leave(head, node)
         told = self._told_ends[head]
         told[node] = end.ends_job
         enders, host = [node for node, is_it in told.items() if is_it], self._run.agents[0].name

@@ -37,6 +37,7 @@ class Disk:
             self.allocations.append(from_json(AllocationClaim, self._read(path)))
             self._run.promptness.allocated(agent, self.allocations[-1])
             self._run.endings.allocated(agent)
+            self._run.resumed.allocated(agent, self.allocations[-1])
         elif path.endswith("/claim.json"):
             self._claimed(agent, from_json(AttemptClaim, self._read(path)))
         elif path == LAYOUT.result:

@@ -11,6 +11,7 @@ from tests.simulation.scenario import HEAD, SECOND, Fault, Scenario
 # An agent that is killed before it has left looks to the head as if it had left: its kernel closes the connection.
 WHATS = ("power_off", "power_off", "power_off", "pause", "partition")
 HOST_STAYS = 4  # of so many seeds one
+LONG_LEASE_S = 10.0  # longer than a head waits for the last to leave
 
 
 def draw_closings(seed: int) -> Scenario:
@@ -32,5 +33,11 @@ def draw_closings(seed: int) -> Scenario:
     ends = Fault(what="stop", at=round(off.at + dice.uniform(6.0, 20.0), 3))
     if seed % HOST_STAYS == 0:  # it is lost as the run ends, and not before
         host = replace(lost, node=0, side=(0,), what=dice.choice(["power_off", "pause"]), lasts_s=lasts_s)
-        return replace(scenario, roles=(role,), delays_s=(0.2,), faults=(pause, ends, host))
+        if seed % (2 * HOST_STAYS):
+            return replace(scenario, roles=(role,), delays_s=(0.2,), faults=(pause, ends, host))
+        lost = replace(host, node=dice.choice([0, 0, 2]), lasts_s=2 * LONG_LEASE_S)
+        pause = replace(pause, lasts_s=2.2 * LONG_LEASE_S)
+        ends = replace(ends, at=round(pause.at + 4 * LONG_LEASE_S, 3))
+        role = replace(role, work_s=ends.at + 10.0)
+        return replace(scenario, roles=(role,), delays_s=(0.2,), lease_s=LONG_LEASE_S, faults=(pause, ends, lost))
     return replace(scenario, roles=(role,), delays_s=(0.2,), faults=(pause, off, ends, lost))

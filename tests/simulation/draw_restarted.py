@@ -1,4 +1,4 @@
-"""Draws scenarios in which the job starts again while the start before is busy, fails, or has opened no attempt."""
+"""Draws scenarios in which the job starts again as the start before is busy, fails, opens no attempt, or is over."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from dataclasses import replace
 
 from tests.simulation.scenario import HEAD, Fault, Role, Scenario
 
-LONG_S = 60.0
-THEMES = ("busy", "busy", "fails", "fails", "opens none", "opens none", "unsure")
+LONG_S, SHORT_S = 60.0, 4.0
+THEMES = ("busy", "busy", "fails", "fails", "opens none", "opens none", "unsure", "over")
 
 
 def draw_restarted(seed: int) -> Scenario:
@@ -21,7 +21,7 @@ def draw_restarted(seed: int) -> Scenario:
         nodes_min=dice.randint(1, nodes),
         nodes_max=nodes,
         workers=dice.choice([(1,), (2,)]),
-        work_s=LONG_S,
+        work_s=SHORT_S if theme == "over" else LONG_S,
     )
     scenario = Scenario(
         seed=seed,
@@ -38,6 +38,9 @@ def draw_restarted(seed: int) -> Scenario:
 
 def _draw_faults(dice: random.Random, theme: str, nodes: int, at: float) -> list[Fault]:
     everybody = tuple(range(nodes))
+    if theme == "over":  # the scheduler has taken the first node for lost just after the run had ended
+        off = [Fault(what="power_off", node=0, at=round(at + 1.8 * SHORT_S, 3))] if nodes > 1 else []
+        return [*off, Fault(what="requeue", at=round(at + 2 * SHORT_S, 3))]
     again = Fault(what="requeue", at=at, side=everybody)
     if theme == "busy":  # with what can wait: the old head has seen the new start before its turn comes
         return [Fault(what="busy_disk", node=HEAD, at=round(at - 0.2, 3), lasts_s=30.0), again]

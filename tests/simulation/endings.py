@@ -14,6 +14,7 @@ from hpc_elastic.membership.discovery import DiscoveryPhase
 from hpc_elastic.membership.member import MemberPhase
 from hpc_elastic.membership.messages import Message
 from hpc_elastic.membership.timing import LONGEST_ANSWER_S
+from tests.simulation.disk import LAYOUT
 from tests.simulation.rules import BrokenRuleError, require
 
 if TYPE_CHECKING:
@@ -71,11 +72,14 @@ class Endings:
         require(not (is_joined and is_head), f"{agent.name} is head, and has its member join another one")
 
     def allocated(self, agent: Agent) -> None:
-        """The claim of an allocation is on disk: not where the run was over when its maker looked."""
-        run = self._run
+        """The claim of an allocation is on disk: not where the run was over when its maker looked, as it has to."""
+        run, disk, looks_s = self._run, agent.disk, OPERATIONS * max(self._run.scenario.disk_s)
+        looked_s = run.clock.now - disk.looked_at
+        what = f"{agent.name} claims an allocation, and has looked for {disk.looked_for} at last, {looked_s:.2f} s ago"
+        require(disk.looked_for == LAYOUT.result and (self._are_hindered or looked_s <= looks_s), what)
         if self._are_hindered or not run.disk.results or run.scenario.stale_s:
             return
-        since_s, looks_s = run.clock.now - run.disk.ended_at, OPERATIONS * max(run.scenario.disk_s)
+        since_s = run.clock.now - run.disk.ended_at
         what = f"{agent.name} claims another allocation {since_s:.2f} s after the end of the run"
         require(since_s <= looks_s, what)
 
@@ -112,7 +116,7 @@ class Endings:
     def check_end(self) -> None:
         """Nobody runs any more: who came when the run was over has read that, and did not wait for anybody."""
         run = self._run
-        if self._are_hindered or run.earlier or not run.disk.results or run.scenario.stale_s:
+        if self._are_hindered or not run.disk.results or run.scenario.stale_s:
             return
         for agent in run.agents:
             if agent.started_at > run.disk.ended_at and agent.exit_code is not None:

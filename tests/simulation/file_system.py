@@ -110,6 +110,7 @@ class DiskThread:
         self.fails_until = 0.0
         self.is_done_before_trouble: bool | None = None  # None: that is drawn for each question
         self.stage = ""  # of the question that is on its way: asked, done
+        self.looked_for, self.looked_at = "", 0.0  # what the last look was for
 
     @property
     def is_well(self) -> bool:
@@ -256,6 +257,7 @@ class DiskThread:
         """What a name has, as this node sees it."""
         files, agent = self.agent.run.files, self.agent
         agent.run.large.reads(path)
+        self.looked_for, self.looked_at = path, agent.run.clock.now
         directory, _, name = path.rpartition("/")
         until, names = self._names.get(directory, (-1.0, set()))
         if agent.run.clock.now < until and name not in names:

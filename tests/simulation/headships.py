@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from hpc_elastic.membership.job_end import ASKING_NODES
 from hpc_elastic.membership.phases import HeadPhase
+from hpc_elastic.membership.timing import DRIFT
 from tests.simulation.disk import LAYOUT
 from tests.simulation.rules import BrokenRuleError, require
 
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
 LOOKS_PER_LEASE = 12
 SLOW_S = 0.001  # of a sum of times
 RIVALS_S = 1.0  # between two looks
+CLOSES_S = 5.0  # for members to leave, or a third of the lease
+LATE_S = 0.1  # of timers
 NOBODY_ENDS_JOB = "no agent can reach Slurm's controller"
 
 
@@ -36,6 +39,7 @@ class Headships:
         self._claimed: dict[object, AttemptClaim] = {}  # by head, the one that it has tried to make last
         self._settled: dict[object, int] = {}  # by head: in which turn of its event loop
         self._asked: set[object] = set()  # heads that have asked what a TERM from outside means
+        self._ends: dict[object, tuple[float, set[str]]] = {}  # by head: when it has told members to leave, and which
 
     def turns_away(self, agent: Agent, node: str, connection: SimulatedConnection) -> None:
         """A head has refused to take an agent in: the connection closes, and costs neither side anything."""
@@ -47,10 +51,33 @@ class Headships:
             require(head not in self._warned, f"{agent.name} warns again that nobody could end the job")
             self._warned.add(head)
 
-    def is_over(self, agent: Agent, allocation: int, *, have_all_left: bool) -> None:
+    def tells_to_leave(self, head: object, node: str) -> None:
+        """A head tells a member that the run is over."""
+        self._ends.setdefault(head, (self._run.clock.now, set()))[1].add(node)
+
+    def is_over(self, agent: Agent, head: object, allocation: int, *, have_all_left: bool) -> None:
         """A head ends, and knows whether a worker of its allocation may be left anywhere."""
         if have_all_left:
             self._all_left.append((agent, allocation))
+        if agent.process.has_ever_frozen or head not in self._ends:
+            return
+        told_at, nodes = self._ends[head]
+        scenario, waited_s = self._run.scenario, self._run.clock.now - told_at
+        waits_s = max(CLOSES_S, (scenario.lease_s * 2 / 3 - scenario.profile.hurries_s) / 2)
+        what = f"{agent.name} has told its members to leave, and is head for {waited_s:.2f} s more"
+        require(waited_s <= waits_s * (1 + DRIFT) + LATE_S, f"{what}, not {waits_s:.2f} s")
+        left = [node for node in sorted(nodes) if self._stays(agent, node)]
+        require(not left or waited_s * (1 + DRIFT) >= waits_s, f"{what}, not {waits_s:.2f} s, and {left} are there")
+
+    def _stays(self, head: Agent, node: str) -> bool:
+        """Whether an agent has not left, for all that its head can know.
+
+        A lease counts from the newest echo that the member has said it got, which may be some beats older.
+        """
+        agent, run = self._run.peer(head, node), self._run
+        heard_at, is_goodbye = run.heard_at.get((head.name, node), (0.0, True))
+        is_heard = agent is head or (not is_goodbye and run.clock.now - heard_at < run.scenario.lease_s / 2)
+        return agent.exit_code is None and agent.is_running and is_heard
 
     def check_end(self) -> None:
         """Nobody runs any more: the next start of the job can read that it need not wait."""

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from tests.simulation.world import SimulatedRun
 
 MOST_ENDERS = 4  # agents that ask Slurm, one after the other
+SILENT_S = 0.5  # and more: how long a node is not heard of anyway
 
 
 class JobEnds:
@@ -27,6 +28,7 @@ class JobEnds:
     def __init__(self, run: SimulatedRun) -> None:
         self._run = run
         self._told: defaultdict[tuple[object, str], dict[str, End]] = defaultdict(dict)  # by head and its node
+        self._told_at: dict[tuple[object, str], float] = {}
         self._left: list[tuple[Agent, Leave]] = []
         self._member_left: dict[Agent, Leave] = {}  # as its own part has
         self._over: dict[Agent, HeadOver] = {}  # how its head has ended
@@ -36,6 +38,7 @@ class JobEnds:
     def is_told(self, head: object, own: str, node: str, end: End) -> None:
         """A head tells a member to leave; `own` is the head's node."""
         self._told[head, own][node] = end
+        self._told_at.setdefault((head, own), self._run.clock.now)
 
     @property
     def enders_told(self) -> list[str]:
@@ -100,6 +103,24 @@ class JobEnds:
             require(
                 bool(enders), "nobody ends the job, whose script's node was lost before its agent was there, or after"
             )
+
+        if any(self._has_awaited(*key, host) for key in self._told):
+            require(bool(enders), "nobody ends the job, whose script's node has fallen silent as it was told to leave")
+
+    def _has_awaited(self, head: object, own: str, host: Agent) -> bool:
+        """Whether a head has waited for the agent beside the script to leave, whose machine had lost its power."""
+        run, told = self._run, self._told[head, own]
+        timing = Timing(lease_s=run.scenario.lease_s, profile=run.scenario.profile)
+        world = run.disk.latest
+        nodes = len(world.nodes) if world is not None and host.name in world.nodes else MANY
+        closes_at = self._told_at[head, own] + timing.closes_within_s(1)
+        was_silent_s = closes_at - host.died_at - SILENT_S - 4 * max(run.scenario.delays_s)
+        is_silent = (
+            not host.is_powered and host.exit_code is None and was_silent_s > timing.silent_before_restart_s(nodes)
+        )
+        has_left = any(agent.name == own and agent.is_powered and agent in run.agents for agent, _ in self._left)
+        is_known = host.name in told and host.name != own and all(end.is_settled for end in told.values())
+        return is_silent and is_known and has_left and host.died_at >= self._told_at[head, own] and not run.earlier
 
     def _may_look(self, head: object, own: str, host: Agent) -> bool:
         """Whether a head has ended the run, and left, that knows that the agent beside the script was not there."""

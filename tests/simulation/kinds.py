@@ -40,6 +40,7 @@ from tests.simulation.draw_relayed import draw_relayed
 from tests.simulation.draw_requests import draw_requests
 from tests.simulation.draw_requeues import draw_requeues
 from tests.simulation.draw_restarted import draw_restarted
+from tests.simulation.draw_resumed import draw_resumed
 from tests.simulation.draw_roles import draw_roles
 from tests.simulation.draw_saves import draw_saves
 from tests.simulation.draw_search import draw_search
@@ -55,8 +56,10 @@ from tests.simulation.draw_taken import draw_taken
 from tests.simulation.draw_terms import draw_terms
 from tests.simulation.draw_timeouts import draw_timeouts
 from tests.simulation.draw_unfit import draw_unfit
+from tests.simulation.draw_unopened import draw_unopened
 from tests.simulation.draw_unstarted import draw_unstarted
 from tests.simulation.draw_unsure import draw_unsure
+from tests.simulation.draw_untold import draw_untold
 from tests.simulation.draw_waits import draw_waits
 from tests.simulation.draw_wrapped import draw_wrapped
 from tests.simulation.scenario import Scenario
@@ -96,9 +99,12 @@ KINDS: Mapping[str, Callable[[int], Scenario]] = {
     "alone": draw_alone,
     "firsts": draw_firsts,
     "unfit": draw_unfit,
+    "unopened": draw_unopened,
+    "untold": draw_untold,
     "starts": draw_second_start,
     "silent-ends": draw_silent_ends,
     "restarted": draw_restarted,
+    "resumed": draw_resumed,
     "host": draw_host,
     "closings": draw_closings,
     "called-off": draw_called_off,

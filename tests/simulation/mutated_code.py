@@ -9,6 +9,7 @@ Left out, each class by its rule:
 - the process's own settings (`PROCESS_ONLY`): the simulation has no process to tune;
 - a default of a keyword that every call in the code that is played names, also of a class (`_is_always_named`);
 - a constant of a module that only words are made of, and what is stored where nothing reads it but to say it;
+- a field of such a constant that only code of other hosts reads, as the shortest lease that torchrun's settings allow;
 - methods in whose place the simulation has its own (`replaced`);
 - functions that no name leads to from what the simulation plays (`reached`): those of other hosts, as torchrun.
 """
@@ -79,7 +80,17 @@ def _within(
             yield from _within(child, said | _said_names(child), owner)
         else:
             yield child
-            yield from _within(child, said, defaults=named)
+            others = _fields_of_others(child) if isinstance(node, ast.Module) else frozenset()
+            yield from (each for each in _within(child, said, defaults=named) if each not in others)
+
+
+def _fields_of_others(statement: ast.AST) -> frozenset[ast.AST]:
+    """All nodes of the fields of a module's constant that nothing reads which is played."""
+    if not isinstance(statement, ast.Assign):
+        return frozenset()
+    read = _read_unsaid() | _named_by_simulation()
+    fields = [each for each in ast.walk(statement) if isinstance(each, ast.keyword) and each.arg not in read]
+    return frozenset(node for each in fields for node in ast.walk(each))
 
 
 def _keyword_defaults(function: ast.FunctionDef | ast.AsyncFunctionDef) -> Iterator[tuple[str, ast.expr]]:

@@ -62,9 +62,10 @@ class Progress:
                 require(not side, f"nobody works for {idle_s:.1f} s, though {side} could go on, at {now:.1f} s")
 
     def _gathers_first(self) -> bool:
-        """Whether a start of the job has opened no attempt yet: it may wait for everybody for `join_timeout`."""
+        """Whether a start of the job has opened no attempt yet: it may wait for everybody, or for the scheduler."""
         claim, allocations = self._run.disk.latest_claim, self._run.disk.allocations
-        return claim is None or (bool(allocations) and claim.allocation < allocations[-1].allocation)
+        is_unopened = claim is None or (bool(allocations) and claim.allocation < allocations[-1].allocation)
+        return is_unopened or self._run.resumed.is_held_up
 
     def _has_slow_head(self) -> bool:
         """Whether there is a head that waits for the run directory: its members have it, and wait with it."""

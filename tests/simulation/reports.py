@@ -40,6 +40,7 @@ class Reports:
         self._again: defaultdict[Part, set[int]] = defaultdict(set)  # the same of exit 75 after a notice
         self._failed: defaultdict[Part, set[int]] = defaultdict(set)  # of a failure that must be reported
         self._ends: defaultdict[Part, dict[int, int]] = defaultdict(dict)  # exit codes of all that failed
+        self._terminated_ranks: defaultdict[Part, set[int]] = defaultdict(set)  # by a TERM to the whole node
         self._told: set[tuple[Part, str]] = set()
         self._beats: dict[Agent, int] = {}
         self._echoes: dict[Agent, int] = {}
@@ -57,6 +58,8 @@ class Reports:
         """The agent is about to take in that a worker has ended; returns whether it works on that attempt."""
         if exitcode:
             self._ends[agent, worker.attempt][worker.rank] = exitcode
+        if exitcode in ENDED_BY_TERM and worker.has_term and agent.has_term:
+            self._terminated_ranks[agent, worker.attempt].add(worker.rank)
         return self._is_at_work(agent, worker.attempt)
 
     def has_ended(self, agent: Agent, worker: Worker, exitcode: int, *, was_at_work: bool) -> None:
@@ -208,6 +211,8 @@ class Reports:
         code = self._ends[agent, attempt].get(failure.rank)
         has_no_process = (agent.name, attempt) not in self._run.witness.started_in
         require(code == failure.exitcode or has_no_process, f"{what}, and it has ended by {code}")
+        is_nodes = failure.rank in self._terminated_ranks[agent, attempt] and not agent.process.has_ever_frozen
+        require(not is_nodes, f"{what}, and the TERM was for the whole node")
         self._failed[agent, attempt].add(failure.rank)
 
     def _stopped(self, agent: Agent, message: messages.Stopped) -> None:

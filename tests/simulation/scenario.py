@@ -114,6 +114,7 @@ class Scenario:
     is_quorum: bool = False  # and one node that is needed is cut off for a while, which is all that happens
     is_busy: bool = False  # and the disks are, when one worker fails, which is all that happens
     is_foretold: bool = False  # whether `foretold` can say all that comes
+    is_resumed: bool = False  # whether later starts are other jobs, which a person has submitted
     faults: tuple[Fault, ...] = ()
 
     def pause_s(self, restarts: int) -> float:

@@ -12,10 +12,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from hpc_elastic.errors import ExitCode
 from hpc_elastic.membership.discovery import DiscoveryPhase
 from tests.simulation.rules import require
 
 if TYPE_CHECKING:
+    from hpc_elastic.membership.actions import Leave
     from hpc_elastic.membership.discovery import Dial, HeadDiscovery
     from hpc_elastic.membership.succession import Records
     from tests.simulation.agent import Agent
@@ -28,6 +30,8 @@ READS_EVERY_S = 1.0  # the run directory, after it has been read, or could not b
 READS_LATE_S = 0.1
 LATE_S = 0.02  # of timers, and of a clock that runs apart from the simulation's
 SOON, LATE = 0.1, 0.9  # parts of the time for an answer
+ASKS_WITHIN_S = 2 * LONGEST_ANSWER_S + 2.0  # somebody again, after the last one, who has had this time twice at most
+ASKS_RIVAL_S = 3.0  # who has claimed the allocation meanwhile, before the next one is claimed
 OFTEN = 2  # others may be asked so often while one that answers is not, for those that come before it may be back
 
 
@@ -45,6 +49,7 @@ class _Search:
     """Since the latest claim was read."""
 
     began: float = 0.0
+    read_first_at: float = 0.0
     records: Records | None = None
     asked: list[_Asked] = field(default_factory=list)
     named: set[str] = field(default_factory=set)  # nodes that others have named as their heads
@@ -66,16 +71,18 @@ class Searches:
         self._run = run
         self._of: dict[int, _Search] = {}
         self._kept: list[HeadDiscovery] = []  # so that no two have one id
+        self._since: dict[int, float] = {}  # when it began, or another agent was quicker to claim
         self._are_late = any(fault.what == "late" for fault in run.scenario.faults)
 
     def begins(self, agent: Agent, discovery: HeadDiscovery) -> None:
         """An agent begins to search for a head."""
         self._kept.append(discovery)
         self._of[id(discovery)] = _Search(agent.now)
+        self._since[id(discovery)] = agent.now
         self._wrap(discovery, "read", lambda records, now: self._reads(discovery, records, now))
         self._wrap(discovery, "read_failed", lambda error, now: self._has_read(discovery, now))
         self._wrap(discovery, "claiming", lambda: self._check_read(agent, discovery))
-        self._wrap(discovery, "superseded", lambda now: self._forgets(discovery))
+        self._wrap(discovery, "superseded", lambda now: self._forgets(discovery, now))
         self._wrap(discovery, "not_answered", lambda now, **how: self._is_over(discovery, now, **how))
 
     def _wrap(self, discovery: HeadDiscovery, name: str, note: Callable[..., None]) -> None:
@@ -91,15 +98,30 @@ class Searches:
         search = self._of[id(discovery)]
         before, search.records = search.records, records
         if before is None or (before.first, before.claim) != (records.first, records.claim):
-            self._of[id(discovery)] = _Search(now, records)
+            self._of[id(discovery)] = _Search(now, now, records)
         self._has_read(discovery, now)
 
     def _has_read(self, discovery: HeadDiscovery, now: float) -> None:
         self._of[id(discovery)].read_at = now
 
-    def looks(self, discovery: HeadDiscovery) -> None:
+    def looks(self, agent: Agent, discovery: HeadDiscovery) -> None:
         """An agent reads the records."""
-        self._of[id(discovery)].read_at = None
+        search = self._of[id(discovery)]
+        search.read_at = None
+        is_punctual = not (agent.process.has_ever_frozen or self._are_late)
+        if is_punctual and discovery.phase is DiscoveryPhase.SEARCHING and self._may_ask(agent, discovery, search):
+            last = search.asked[-1] if search.asked else None
+            idle_s = agent.now - max(search.read_first_at, search.began, last.ended_at or last.at if last else 0.0)
+            require(idle_s <= ASKS_WITHIN_S, f"{agent.name} searches, and has asked nobody for {idle_s:.1f} s")
+
+    def _may_ask(self, agent: Agent, discovery: HeadDiscovery, search: _Search) -> bool:
+        """Whether there is a head, or one that may be, which an agent without one has to ask again and again."""
+        if search.records is None or search.records.first is None:
+            return False
+        if search.records.claim is not None:
+            return search.head != agent.name
+        lost, first = discovery._lost, search.records.first
+        return first.node != agent.name and not (lost.is_dead and lost.node in (None, first.node))
 
     def _check_read(self, agent: Agent, discovery: HeadDiscovery) -> None:
         """Who searches reads the records each second, and until it claims: others may have, or the run may be over."""
@@ -110,9 +132,34 @@ class Searches:
         what = f"{agent.name} searches, and has not read the records for {since_s:.2f} s"
         require(since_s <= READS_EVERY_S + READS_LATE_S, what)
 
-    def _forgets(self, discovery: HeadDiscovery) -> None:
+    def _forgets(self, discovery: HeadDiscovery, now: float) -> None:
         """It reads all again, for another agent was quicker to claim."""
         self._of[id(discovery)].records = None
+        self._since[id(discovery)] = now
+
+    def claims(self, agent: Agent, discovery: HeadDiscovery) -> None:
+        """An agent claims the next allocation: who has claimed the latest one instead of its lost head is asked first.
+
+        Else those that supersede each other would do so for ever.
+        """
+        search, lost = self._of[id(discovery)], discovery._lost.node
+        first = None if search.records is None else search.records.first
+        if first is None or lost in (None, first.node) or first.node == agent.name:
+            return
+        since_s = agent.now - search.read_first_at
+        what = f"{agent.name} has read {since_s:.2f} s ago that {first.node} has claimed the allocation"
+        require(since_s >= ASKS_RIVAL_S - LATE_S, f"{what}, and claims the next one")
+
+    def leaves(self, agent: Agent, discovery: HeadDiscovery, leave: Leave) -> None:
+        """An agent ends: one that gives up has searched for `join_timeout`, since another one was quicker, if so."""
+        records = self._of[id(discovery)].records
+        is_told = records is not None and (records.result is not None or records.started_again is not None)
+        if is_told or leave.exit_code != ExitCode.NODE_LOST:
+            return
+        waited_s, waits_s = agent.now - self._since[id(discovery)], self._run.scenario.join_timeout_s
+        require(
+            waited_s >= waits_s - LATE_S, f"{agent.name} gives up its search after {waited_s:.1f} s, not {waits_s:g} s"
+        )
 
     def _is_over(
         self, discovery: HeadDiscovery, now: float, *, is_silent: bool = False, elsewhere: Any = None, **_: object

@@ -21,9 +21,8 @@ class SilentEnds:
     def __init__(self, run: SimulatedRun) -> None:
         self._run = run
         scenario = run.scenario
-        self._are_alone = bool(scenario.faults) and all(
-            fault.what == "requeue" and not fault.side for fault in scenario.faults
-        )
+        is_of_silence = bool(scenario.faults) and not scenario.is_resumed  # what a person starts again is no such start
+        self._are_alone = is_of_silence and all(fault.what == "requeue" and not fault.side for fault in scenario.faults)
         self._limit = max(scenario.no_progress_limit, scenario.requeue_max)
 
     @property

@@ -48,6 +48,10 @@ def test_a_default_that_every_call_of_the_class_names_is_not_edited() -> None:
     assert numbers(source) == {4}
 
 
+def test_a_field_of_a_constant_that_only_other_hosts_read_is_not_edited() -> None:
+    assert numbers("TORCHRUN = Profile(guard_s=3, shortest_lease_s=4)\n") == {3}
+
+
 def test_lines_that_are_only_collected_to_be_said_are_not_edited() -> None:
     body = "lines = []\n    lines.append(self.words[1 + 2])\n    return [Log(text=line) for line in lines]\n"
     source = f"def reminder(self):\n    {body}"

@@ -44,6 +44,7 @@ class Verdicts:
         run.kept.check_end()
         run.headships.check_end()
         run.endings.check_end()
+        run.resumed.check_end()
         for result in run.disk.results:
             require(bool(result.cause), "the result names no cause")
             is_true = self._is_true(result.reason)
@@ -73,7 +74,7 @@ class Verdicts:
         that its kernel told them.
         """
         run, witness = self._run, self._run.witness
-        if witness.is_requeued or "disk" in witness.kinds:
+        if witness.is_requeued or "disk" in witness.kinds or run.resumed.is_held_up:
             return True
         world = run.disk.latest
         members = {node.node for node in world.nodes} if world is not None else witness.joined

@@ -31,7 +31,7 @@ from hpc_elastic.agent.rendezvous.successor import Successor
 from hpc_elastic.agent.workers import failures, requested_saves
 from hpc_elastic.membership import actions as do
 from hpc_elastic.membership.actions import Action, Level, Note
-from hpc_elastic.membership.discovery import Dial, DiscoveryAction, ReadRecords
+from hpc_elastic.membership.discovery import ClaimAllocation, Dial, DiscoveryAction, ReadRecords
 from hpc_elastic.membership.member import Member
 from hpc_elastic.membership.messages import Beat, Dropped, Echo, Join, Message
 from hpc_elastic.membership.succession import Records
@@ -95,10 +95,10 @@ class Questions:
     """What the scheduler says about the run's jobs: `scheduler.protocol.NodeQuestions`."""
 
     def __init__(self, agent: Agent) -> None:
-        self._run = agent.run
+        self._agent, self._run = agent, agent.run
 
     def is_over(self, job_id: str) -> bool | None:
-        return True
+        return self._run.resumed.is_over(self._agent, job_id)
 
     def is_requeued(self, job_id: str, restart_count: int) -> bool | None:
         self._run.witness.is_requeued = self._run.scenario.is_requeued is not False
@@ -276,6 +276,7 @@ class Headquarters(Coordinator):
     def _say(self, text: str, level: Level = "info") -> None:
         self.agent.run.headships.warns(self.agent, self._head, text)
         self.agent.run.absences.says(self.agent, self._head, text)
+        self.agent.run.reminders.says(self.agent, self._head, text)
         super()._say(text, level)
 
     def _do(self, step: Callable[[float], list[Action]]) -> None:
@@ -372,7 +373,7 @@ class Headquarters(Coordinator):
             run.conduct.has_dropped(agent, action.node, cast("SimulatedConnection | None", dropped))
         elif isinstance(action, do.HeadOver):
             run.job_ends.is_over(agent, action)
-            run.headships.is_over(agent, self._journal.allocation, have_all_left=action.have_all_left)
+            run.headships.is_over(agent, self._head, self._journal.allocation, have_all_left=action.have_all_left)
         elif isinstance(action, do.Superseded):
             run.conduct.steps_down(agent, is_head=self._journal.is_head)
             run.headships.steps_down(agent, self._head)
@@ -485,7 +486,11 @@ class Searching(Successor):
         if isinstance(action, Dial):
             self._agent.run.searches.dials(self._agent, self._discovery, action)
         elif isinstance(action, ReadRecords):
-            self._agent.run.searches.looks(self._discovery)
+            self._agent.run.searches.looks(self._agent, self._discovery)
+        elif isinstance(action, ClaimAllocation):
+            self._agent.run.searches.claims(self._agent, self._discovery)
+        elif isinstance(action, do.Leave):
+            self._agent.run.searches.leaves(self._agent, self._discovery, action)
         super()._act(action)
 
     def _set_timer(self) -> None:

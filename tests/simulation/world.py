@@ -53,8 +53,10 @@ from tests.simulation.progress import Progress
 from tests.simulation.promptness import Promptness
 from tests.simulation.quorums import Quorums
 from tests.simulation.refused_disks import RefusedDisks
+from tests.simulation.reminders import Reminders
 from tests.simulation.reports import Reports
 from tests.simulation.requested import REQUESTS, Requested
+from tests.simulation.resumed import Resumed
 from tests.simulation.returns import Returns
 from tests.simulation.rules import BrokenRuleError, Rules
 from tests.simulation.saves import Saves
@@ -126,7 +128,9 @@ class SimulatedRun:
         self.stacks = Stacks(self)
         self.absences = Absences(self)
         self.headships = Headships(self)
+        self.reminders = Reminders(self)
         self.starts = Starts(self)
+        self.resumed = Resumed(self)
         self.unfit_nodes = UnfitNodes(self)
         self.goodbyes = Goodbyes(self)
         self.partings = Partings(self)
@@ -195,10 +199,14 @@ class SimulatedRun:
             self._to_start += 1
             self.clock.after(self.dice.uniform(0.1, 1.0), lambda new=new: self._start(new, True))  # type: ignore[misc]
 
+    def job_of(self, agent: Agent) -> str:
+        """The job that an agent belongs to: the same in each start, unless a person has submitted the run again."""
+        return str(int(JOB) + agent.start_number) if self.scenario.is_resumed else JOB
+
     def place(self, agent: Agent) -> Allocation:
         """What the scheduler says to this agent."""
         return Allocation(
-            job_id=JOB,
+            job_id=self.job_of(agent),
             restart_count=agent.start_number,
             time_left=self._time_left(),
             array_task=None,
@@ -368,6 +376,7 @@ class SimulatedRun:
         self.examined.watch()
         self.conduct.watch()
         self.bookkeeping.watch()
+        self.reminders.watch()
         self.endings.watch()
         self.clock.after(self.scenario.lease_s, self._watch)
 
