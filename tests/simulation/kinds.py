@@ -26,6 +26,7 @@ from tests.simulation.draw_goodbyes import draw_goodbyes
 from tests.simulation.draw_health import draw_health
 from tests.simulation.draw_host import draw_host
 from tests.simulation.draw_large import draw_large
+from tests.simulation.draw_last_losses import draw_last_losses
 from tests.simulation.draw_limits import draw_limits
 from tests.simulation.draw_machines import draw_machines
 from tests.simulation.draw_moved import draw_moved
@@ -91,6 +92,7 @@ KINDS: Mapping[str, Callable[[int], Scenario]] = {
     "restarted": draw_restarted,
     "host": draw_host,
     "closings": draw_closings,
+    "last-losses": draw_last_losses,
     "called-off": draw_called_off,
     "parted": draw_parted,
     "requests": draw_requests,
