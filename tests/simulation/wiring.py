@@ -345,6 +345,7 @@ class Headquarters(Coordinator):
         if isinstance(action, do.ClaimAttempt):
             run.rules.asks_for(action.claim)
             run.heeded.claims(agent, self._head, action.claim)
+            run.fences.claims(agent, self._head, action.claim)
             run.forgiven.claims(agent, self._head, action.claim)
             run.absences.claims(agent, self._head, action.claim, *run.noted.members(self._head))
         elif isinstance(action, do.WriteResult):
