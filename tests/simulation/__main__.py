@@ -53,6 +53,7 @@ def main(words: Sequence[str] | None = None, plant: Plant | None = None) -> int:
     parser.add_argument("--stand-ins", action="store_true", help="scenarios of spares that take another role's place")
     parser.add_argument("--relayed", action="store_true", help="scenarios of states that others write at the end")
     parser.add_argument("--closings", action="store_true", help="scenarios of losses as a run ends")
+    parser.add_argument("--last-losses", action="store_true", help="scenarios of losses while the last workers stop")
     parser.add_argument("--cut-saves", action="store_true", help="scenarios in which a save is cut short")
     parser.add_argument("--unstarted", action="store_true", help="scenarios of ignored workers that do not start")
     parser.add_argument("--silent-ends", action="store_true", help="scenarios of starts that end without a word")

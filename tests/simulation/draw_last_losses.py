@@ -31,10 +31,7 @@ def draw_last_losses(seed: int) -> Scenario:
     end = Fault(what=ends, node=dice.choice([*others, *others, lost[0]]), at=at, way="one_hangs", lasts_s=0.8)
     what = dice.choice(WHATS)
     during = Fault(what=what, at=round(at + dice.uniform(-2.0, 1.5), 3), lasts_s=dice.choice([4.0, 20.0]))
-    if what == "partition":
-        losses = [replace(during, side=lost)]
-    else:
-        losses = [replace(during, node=number) for number in lost]
+    losses = [replace(during, side=lost)] if what == "partition" else [replace(during, node=number) for number in lost]
     return Scenario(
         seed=seed,
         roles=(role,),

@@ -107,7 +107,9 @@ class Fences:
         if cause.failure_class != AGENT_LOST or " lost: " not in cause.line:
             return
         silent = [node for node in {cause.node, *cause.nodes} if self._how.get((head, node), DEAD) != DEAD]
-        require(not silent, f"{agent.name} says that the agents of {silent} have ended, and they may live: {cause.line}")
+        require(
+            not silent, f"{agent.name} says that the agents of {silent} have ended, and they may live: {cause.line}"
+        )
 
     def decides(self, agent: Agent, head: Any, result: RunResultRecord) -> None:
         """A head wants to end the run: what its ranks did is said of those alone that it can know it of."""
