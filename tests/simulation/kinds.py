@@ -8,6 +8,9 @@ from tests.simulation.draw import draw
 from tests.simulation.draw_absent import draw_absent
 from tests.simulation.draw_alone import draw_alone
 from tests.simulation.draw_asked_saves import draw_asked_saves
+from tests.simulation.draw_avoided import draw_avoided
+from tests.simulation.draw_bad_nodes import draw_bad_nodes
+from tests.simulation.draw_between import draw_between
 from tests.simulation.draw_blamed import draw_blamed
 from tests.simulation.draw_busy import draw_busy
 from tests.simulation.draw_called_off import draw_called_off
@@ -74,10 +77,13 @@ KINDS: Mapping[str, Callable[[int], Scenario]] = {
     "deaf": draw_deaf,
     "sick": draw_sick,
     "blamed": draw_blamed,
+    "avoided": draw_avoided,
+    "bad-nodes": draw_bad_nodes,
     "goodbyes": draw_goodbyes,
     "farewells": draw_farewells,
     "stand-ins": draw_stand_ins,
     "quorum": draw_quorum,
+    "between": draw_between,
     "waits": draw_waits,
     "checks": draw_checks,
     "limits": draw_limits,

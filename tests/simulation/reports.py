@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from tests.simulation.world import SimulatedRun
 
 ENDED_BY_TERM = (-15, -1, -3, 143, 129, 131)  # by a signal that stops agents, too, or as a shell says it
-SUSPECT = frozenset({-7})  # exit codes: a bus error is of a disk or of memory that is full
+SUSPECT = frozenset({-6, -7})  # exit codes: a GPU is broken; a bus error is of a disk or of memory that is full
 Part = tuple["Agent", int]  # an agent's part in an attempt
 
 
