@@ -13,43 +13,23 @@ from __future__ import annotations
 import argparse
 import ctypes
 import json
-import os
-import statistics
-import subprocess
-import sys
-import tempfile
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 from benchmarks.elsewhere import busy_cores
-from benchmarks.figures import ratio_of_medians, summary
+from benchmarks.figures import summary
 from benchmarks.machine import describe
-from benchmarks.state import training
+from benchmarks.state.restarts import Setting, measure_restarts, restart_table
 from hpc_elastic import memory
 from hpc_elastic.agent.workers.rank_states import RankStates
 from hpc_elastic.worker import rank_state
-from tests.faults.play import prepare_door
 from tests.membership.script import an_assign
-from tests.slurm_sandbox.sandbox import wait_until
-from tests.soak.campaign import kill_everything
 
 NODES = 4
 STEP_S = 0.2
 MOST_OF_COPY, MOST_OF_STEP, MOST_LONGER_S = 1.3, 0.08, 0.25
-CASES = ("in memory", "without a state", "torchrun, from a file")
-WHERE = {"in memory": "memory", "without a state": "nowhere"}
-_JOB = """
-name: state
-site: local
-nodes: {nodes}
-workers_per_node: 1
-time: 1h
-entrypoint: {{script: {script}, args: {arguments}}}
-env: {{OMP_NUM_THREADS: 1}}
-restart: {{max_restarts: 1000, no_progress_limit: 1000, backoff: {{first: 0s}}}}
-"""
 
 
 def main() -> None:
@@ -65,7 +45,9 @@ def main() -> None:
         "busy_cores_before": busy_cores(seconds=3),
         "mebibytes": arguments.mebibytes,
         "save": measure_saves(arguments.n, arguments.mebibytes),
-        "restart": measure_restarts(arguments.turns, arguments.crashes, arguments.mebibytes),
+        "restart": measure_restarts(
+            Setting(nodes=NODES, mebibytes=arguments.mebibytes), arguments.turns, arguments.crashes
+        ),
     }
     print("\n".join(table(report)))
     if arguments.json:
@@ -107,107 +89,12 @@ def measure_saves(count: int, mebibytes: int) -> dict[str, Any]:
     return {name: summary(times, digits=5) for name, times in taken.items()}
 
 
-def measure_restarts(turns: int, crashes: int, mebibytes: int) -> dict[str, Any]:
-    """Return the seconds from a rank that raises to the next step of all ranks."""
-    taken: dict[str, list[list[float]]] = {name: [] for name in CASES}
-    with tempfile.TemporaryDirectory(prefix="hpc-elastic-state-") as folder:
-        for turn in range(turns):
-            for name in CASES if turn % 2 == 0 else CASES[::-1]:
-                own = Path(folder) / f"{turn}-{CASES.index(name)}"
-                own.mkdir()
-                if name in WHERE:
-                    taken[name].append(_crash_ours(own, WHERE[name], crashes, mebibytes))
-                else:
-                    taken[name].append(_crash_torchrun(own, max(1, crashes // 4), mebibytes))
-    found: dict[str, Any] = {
-        name: summary([each for turn in series for each in turn]) for name, series in taken.items()
-    }
-    found["turns"] = taken
-    medians = {name: statistics.median(each for turn in taken[name] for each in turn) for name in CASES}
-    found["longer_s"] = round(medians["in memory"] - medians["without a state"], 4)
-    found["to torchrun"] = str(ratio_of_medians(taken["in memory"], taken["torchrun, from a file"]))
-    return found
-
-
-def _crash_ours(folder: Path, where: str, crashes: int, mebibytes: int) -> list[float]:
-    door = prepare_door(folder)
-    arguments = json.dumps([str(folder), str(mebibytes), where])
-    (door.folder / "job.yaml").write_text(_JOB.format(nodes=NODES, script=training.__file__, arguments=arguments))
-    run = door.submit("job.yaml")
-    try:
-        return _crash_again_and_again(folder, crashes, run.story)
-    finally:
-        (folder / "stop").touch()
-        wait_until(run.is_over, "the run is over", within_s=60)
-        kill_everything(run)
-
-
-def _crash_torchrun(folder: Path, crashes: int, mebibytes: int) -> list[float]:
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={NODES}"]
-    command += [f"--max-restarts={crashes + 1}", training.__file__, str(folder), str(mebibytes), "disk"]
-    with (folder / "torchrun.out").open("wb") as output:
-        # Sharing its own store with the workers, torchrun does not come back from most crashes (see recovery).
-        environ = {**os.environ, "OMP_NUM_THREADS": "1", "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
-        process = subprocess.Popen(command, stdout=output, stderr=output, env=environ)
-    try:
-        return _crash_again_and_again(folder, crashes, lambda: (folder / "torchrun.out").read_text()[-3000:])
-    finally:
-        (folder / "stop").touch()
-        try:
-            process.wait(60)
-        except subprocess.TimeoutExpired:
-            process.kill()
-
-
-def _crash_again_and_again(folder: Path, crashes: int, story: Callable[[], str]) -> list[float]:
-    taken = []
-    for number in range(crashes + 1):
-        wait_until(lambda: len(_first_steps(folder, number)) == NODES, "all step", within_s=180, otherwise=story)  # noqa: B023
-        firsts = _first_steps(folder, number)
-        if number:
-            taken.append(max(firsts) - _raised(folder)[number - 1])
-        # In step, and with some saves behind them.
-        wait_until(lambda: min(_steps(folder)) >= 5 * (number + 1), "some steps", within_s=60, otherwise=story)  # noqa: B023
-        if number < crashes:
-            (folder / "crash").touch()
-    return taken
-
-
-def _lines(folder: Path, rank: int) -> list[list[str]]:
-    path = folder / f"moments.{rank}"
-    return [line.split() for line in path.read_text().splitlines()] if path.exists() else []
-
-
-def _steps(folder: Path) -> list[int]:
-    return [sum(line[0] == "stepped" for line in _lines(folder, rank)) for rank in range(NODES)]
-
-
-def _raised(folder: Path) -> list[float]:
-    return [float(line[2]) for line in _lines(folder, NODES - 1) if line[0] == "raised"]
-
-
-def _first_steps(folder: Path, number: int) -> list[float]:
-    """The first step of each rank in an attempt, counted from 0, as far as there is one."""
-    found = []
-    for rank in range(NODES):
-        firsts: dict[str, float] = {}
-        for line in _lines(folder, rank):
-            if line[0] == "stepped":
-                firsts.setdefault(line[1], float(line[2]))
-        if len(firsts) > number:
-            found.append(list(firsts.values())[number])
-    return found
-
-
 def table(report: Mapping[str, Any]) -> list[str]:
     """Return the figures as two tables and the bars that they are held against."""
     save, restart = report["save"], report["restart"]
     lines = [f"| {report['mebibytes']} MiB | n | median, ms |", "|---|---|---|"]
     lines += [f"| {name} | {each['n']} | {each['median'] * 1e3:.1f} |" for name, each in save.items()]
-    lines += ["", "| crash to next step | n | median, s | most, s |", "|---|---|---|---|"]
-    lines += [
-        f"| {name} | {restart[name]['n']} | {restart[name]['median']} | {restart[name]['most']} |" for name in CASES
-    ]
+    lines += ["", *restart_table(restart)]
     median = save["save"]["median"]
     bars = [
         ("a save, times a copy of the same tensors", MOST_OF_COPY, median / save["copy of the same tensors"]["median"]),

@@ -1,9 +1,10 @@
 """What `saved_state` trains: a small model and a ballast, with the whole of it in memory after each step, or not.
 
-    training.py FOLDER MEBIBYTES WHERE
+    training.py FOLDER MEBIBYTES WHERE DEVICE
 
-WHERE is `memory`, `disk` (rank 0 writes a file at each step, and all load it) or `nowhere`. FOLDER/crash makes the last
-rank raise, FOLDER/stop ends it. Each rank appends a line with a name, the attempt and a time to FOLDER/moments.RANK.
+WHERE is `memory`, `disk` (rank 0 writes a file at each step, and all load it) or `nowhere`, DEVICE `cpu` or `cuda`.
+FOLDER/crash makes the last rank raise, FOLDER/stop ends it. Each rank appends a line with a name, the attempt and a
+time to FOLDER/moments.RANK.
 """
 
 from __future__ import annotations
@@ -24,14 +25,16 @@ PAUSE_S = 0.02
 
 
 def main() -> None:
-    folder, mebibytes, where = Path(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
-    dist.init_process_group("gloo")
+    folder, mebibytes, where, device = Path(sys.argv[1]), int(sys.argv[2]), sys.argv[3], sys.argv[4]
+    dist.init_process_group("nccl" if device == "cuda" else "gloo")
     rank, world_size = dist.get_rank(), dist.get_world_size()
+    torch.set_default_device(device)
     weight = torch.zeros(64)
     ballast = {f"w{number}": torch.ones(mebibytes * 2**18 // TENSORS) for number in range(TENSORS)}
     state, step = memory.load() if where == "memory" else _load(folder / "state.pt", where)
     if state is not None:
-        weight, ballast = state["weight"], state["ballast"]
+        weight = state["weight"].to(device)
+        ballast = {name: tensor.to(device) for name, tensor in state["ballast"].items()}
     done, over = step or 0, torch.zeros(1)
     attempt = os.environ.get("HPC_ELASTIC_ATTEMPT") or os.environ["TORCHELASTIC_RESTART_COUNT"]
     with (folder / f"moments.{rank}").open("a", buffering=1) as file:

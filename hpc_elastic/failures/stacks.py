@@ -158,12 +158,15 @@ def _waits_in(frames: Sequence[StackFrame]) -> str | None:
     return None
 
 
-def find_waiting(where: Mapping[int, Whereabouts]) -> frozenset[int]:
+def find_waiting(where: Mapping[int, Whereabouts], world_size: int) -> frozenset[int]:
     """Return the ranks that most likely wait for others, of ranks that have all stalled.
 
     They are those in a collective. Of the rest, the larger half too if it is at one place and the others are not: a
-    rank that waits for a GPU, and so for a collective of NCCL, is somewhere in the user's own code.
+    rank that waits for a GPU, and so for a collective of NCCL, is somewhere in the user's own code. In a world of one
+    there is nobody to wait for but its own GPU.
     """
+    if world_size == 1:
+        return frozenset()
     waiting = frozenset(rank for rank, at in where.items() if at.is_waiting)
     places = Counter(at for rank, at in where.items() if rank not in waiting and not at.trouble)
     others = len(where) - len(waiting)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import sys
 import threading
@@ -12,7 +13,8 @@ from hpc_elastic.worker.process_image import set_process_image
 
 THREADS_BOUND_S = 1.0
 _DEVICES = ("/dev/nvidia", "/dev/kfd")
-_DRIVER = b"/libcuda.so"
+_DRIVER = "/libcuda.so"
+_NOT_INITIALIZED = 3  # CUDA_ERROR_NOT_INITIALIZED, cuda.h
 
 
 def find_danger() -> str | None:
@@ -37,9 +39,11 @@ def _find_trace() -> str | None:
 
 def _find_gpu() -> str | None:
     """Find a CUDA driver or device in use: CUDA and NCCL do not work in forks of the process that initialised them."""
-    with open("/proc/self/maps", "rb") as file:
-        if _DRIVER in file.read():
-            return "an import has loaded the CUDA driver, which does not survive a fork"
+    with open("/proc/self/maps", encoding="utf-8", errors="surrogateescape") as file:
+        drivers = {line.split(maxsplit=5)[5].rstrip("\n") for line in file if _DRIVER in line}
+    for driver in drivers:
+        if _is_initialized(driver):
+            return "an import has initialised the CUDA driver, which does not survive a fork"
     for descriptor in os.listdir("/proc/self/fd"):
         try:
             target = os.readlink(f"/proc/self/fd/{descriptor}")
@@ -48,6 +52,19 @@ def _find_gpu() -> str | None:
         if target.startswith(_DEVICES):
             return f"an import has opened {target}; what works on a GPU does not survive a fork"
     return None
+
+
+def _is_initialized(driver: str) -> bool:
+    """Return whether a loaded CUDA driver is in use: `import torch` alone loads it, at least in builds for CUDA 13.
+
+    Without `cuInit`, which this does not call, every function of the driver says so. One that cannot be asked counts as
+    in use.
+    """
+    try:
+        library = ctypes.CDLL(driver, mode=os.RTLD_NOLOAD | os.RTLD_LAZY)
+        return bool(library.cuDeviceGetCount(ctypes.byref(ctypes.c_int())) != _NOT_INITIALIZED)
+    except (OSError, AttributeError):
+        return True
 
 
 def _try_fork() -> str | None:

@@ -21,6 +21,7 @@ REPOSITORY = Path(__file__).parents[2]
 SMALL = {
     "command_line": ("-n", "1"),
     "agent_cost": ("--seconds", "0.5"),
+    "gpu_state": ("--device=cpu", "--mebibytes=4", "--width=64", "--rows=8", "-n=2", "--turns=1", "--crashes=1"),
     "heartbeat": ("-n", "3"),
     "log_flood": ("--seconds", "0.3"),
     "logs_scale": ("--ranks", "16", "-n", "1"),

@@ -92,6 +92,29 @@ def test_a_rank_that_skips_a_collective_is_apart_from_those_that_wait_for_it(doo
     assert all(group.where.is_waiting for group in groups)
 
 
+WAITS_ALONE = """
+import os
+import torch.distributed as dist
+from hpc_elastic.worker import heartbeat
+heartbeat(1)
+if os.environ["HPC_ELASTIC_ATTEMPT"] == "1":
+    dist.init_process_group("gloo", init_method=f"file://{os.getcwd()}/met", rank=0, world_size=2)
+"""
+
+
+@pytest.mark.long
+def test_the_only_rank_of_a_world_waits_for_no_other_and_failed_by_itself(door: Door) -> None:
+    door.write("train.py", WAITS_ALONE)
+    job = "name: alone\nsite: local\nentrypoint: {script: train.py}\nstall_timeout: 2s\nrestart: {max_restarts: 1}\n"
+    door.write("job.yaml", job + "signals: {restart_grace: 1s}\n")
+    run = door.submit("job.yaml")
+    result = run.wait_until_over()
+    assert (result["state"], result["attempts"]) == ("SUCCEEDED", 2), run.story()
+    claim = run.read(run.layout.claim(2))
+    assert claim["root_cause"]["class"] == "stalled", claim
+    assert "consequence" not in claim["reason"], claim
+
+
 @pytest.mark.long
 def test_a_rank_that_never_beats_is_left_alone_while_others_do(door: Door) -> None:
     run = submit(door, "never", 1, "--set", "stall_timeout=3s")  # half of what it takes

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import subprocess
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -31,7 +32,7 @@ DANGERS = {
     "process": ("import subprocess; process = subprocess.Popen(['true'])", "an import has started a process"),
     "trace": ("import sys; sys.settrace(lambda *_: None)", "a debugger, profiler or coverage tool"),
     "profile": ("import sys; sys.setprofile(lambda *_: None)", "a debugger, profiler or coverage tool"),
-    "cuda": ("import ctypes; ctypes.CDLL(DRIVER)", "an import has loaded the CUDA driver"),
+    "cuda": ("import ctypes; ctypes.CDLL(DRIVER)", "an import has initialised the CUDA driver"),
     "crash": ("import os; os.register_at_fork(after_in_child=os.abort)", "a fork of it was killed by signal 6"),
 }
 
@@ -60,6 +61,22 @@ def test_server_is_unsafe_if_an_import_leaves_something_that_no_fork_survives(
     library = next(line.split()[5] for line in Path("/proc/self/maps").read_text().splitlines() if "/libm" in line)
     driver = shutil.copy(library, runner.directory / "libcuda.so.1")
     assert (preload(runner, source.replace("DRIVER", repr(str(driver)))) or "").startswith(reason)
+
+
+# What CUDA's driver answers before and after cuInit: CUDA_ERROR_NOT_INITIALIZED, and CUDA_SUCCESS.
+@pytest.mark.parametrize(
+    ("answer", "unsafe"),
+    [(3, None), (0, "an import has initialised the CUDA driver, which does not survive a fork")],
+    ids=["not initialised", "initialised"],
+)
+def test_server_is_safe_with_a_cuda_driver_that_is_loaded_and_not_initialised(
+    runner: Runner, answer: int, unsafe: str | None
+) -> None:
+    """As `import torch` leaves it in builds for CUDA 13."""
+    source = runner.write("driver.c", f"int cuDeviceGetCount(int *count) {{ *count = 1; return {answer}; }}\n")
+    driver = runner.directory / "libcuda.so.1"
+    subprocess.run(["cc", "-shared", "-fPIC", "-nostdlib", "-o", driver, source], check=True)
+    assert preload(runner, f"import ctypes; ctypes.CDLL({str(driver)!r})") == unsafe
 
 
 def test_server_is_safe_if_a_thread_ends_at_the_first_fork(runner: Runner) -> None:

@@ -253,9 +253,10 @@ class Stalls:
             self._say(f"rank {rank.rank}: {rank.describe()}; it {where[rank.rank].describe()}")
         ranks = {str(rank.rank): rank.describe() for rank in stalled}
         self._note(Note(name="ranks.stalled", message=groups, attempt=attempt, metadata={"ranks": ranks}))
-        if may_all_wait(where):
+        world_size = max((int(order.environment.get("WORLD_SIZE", 0)) for order in self._orders.values()), default=0)
+        if world_size != 1 and may_all_wait(where):
             await asyncio.sleep(self._times.hold_s)
-        waiting = find_waiting(where)
+        waiting = find_waiting(where, world_size)
         for rank in sorted(stalled, key=lambda rank: rank.rank in waiting):  # stable: those that stopped first
             if self._attempt == attempt:  # else a stop has begun
                 await self._fail(rank, where[rank.rank], is_waiting=rank.rank in waiting)
