@@ -97,6 +97,9 @@ EQUIVALENT: dict[str, str] = {
         f"membership.gathering: condition turned round: {NUMBERS} if public[:1].isdigit() else ()": REMEDY,
         f"membership.gathering: four times as much: return {NUMBERS} if public[:1].isdigit() el": REMEDY,
         f"membership.gathering: a quarter: return {NUMBERS} if public[:1].isdigit() el": REMEDY,
+        'membership.member: left out: self._stop_reason = ""': (
+            "it is set where the phase becomes STOPPING, and read in that phase alone"
+        ),
         "membership.member: and for or: "
         "attempt != self.attempt or self.phase not in (MemberPhase.WORKING, MemberPhase.STOPPING)": (
             "an agent reports the exits of an attempt's workers before it says that they are stopped, and none after "
