@@ -39,7 +39,7 @@ class _ForgetsWhoIsLost(Losses):
 
 
 class _NeverStoodStill(Head):
-    _woke_at = property(lambda self: -NEVER, lambda self, moment: None)  # type: ignore[assignment]
+    _woke_at = property(lambda self: -NEVER, lambda self, moment: None)
 
 
 # By bug: the kind of schedule and the seed that show it, what the rule says, and where it is planted.
