@@ -128,6 +128,8 @@ WEIGHTS: Mapping[str, float] = dict.fromkeys(KINDS, 1.0) | {
     "terms": 3.0,
     "alone": 3.0,
     "spares": 2.0,
+    "bad-nodes": 2.0,
+    "between": 2.0,
     DRAWN_ANYHOW: 2.0,
     "machines": 0.5,
     "large": 0.5,
