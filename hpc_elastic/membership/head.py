@@ -359,7 +359,6 @@ class Head:
         judge.verdict.attempt_opened()
         self._members.begin(now)
         self._barriers.begin(now)
-        self._resume_at = -NEVER
         restarts, notice = judge.history.spend.restarts, self._notices.opened(now)
         parts = assignments(
             world,

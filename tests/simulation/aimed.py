@@ -5,7 +5,8 @@ loaded (a bound, a default) shows where a line runs that reads its name, in whic
 ran in a seed that was measured (`reach`), seeds come that run the function around the edit, or its class. An edit of a
 value that an object keeps shows where that is read: of the seeds that run the line those come first that run
 the rarest of these lines. And what a function decides may show in few of the seeds that run it: a part of the schedules
-are those that run the rarest of the lines that come after the edit, in its function and in those that this one calls.
+are those that run the rarest of the lines that come after the edit, in its function and in those that this one calls,
+in turn with those that run the rarest of the lines that read, in any module, what the edit is kept as.
 
 Few seeds of a kind may run a line. Then a schedule that does is played again with other dice: the faults, the roles and
 the times are the same, and what is drawn while it is played (delays, disks, which worker fails) is not. Most of these
@@ -20,6 +21,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
+from itertools import zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -140,6 +142,25 @@ def lines_that_read(module: str, number: int) -> list[str]:
     return sorted({f"{module}:{each.lineno}" for each in reads if each.attr in names})
 
 
+def lines_that_use(module: str, number: int) -> list[str]:
+    """Where any module reads what a node is kept as, in an attribute or as a keyword of a call, as `module:line`.
+
+    Args:
+        module: the module's name; what is private to it is read nowhere else.
+        number: which node of its tree, in the order of `ast.walk`.
+    """
+    nodes = _nodes(ROOT / (module.replace(".", "/") + ".py"))
+    keeps = (ast.Assign, ast.AugAssign, ast.AnnAssign, ast.keyword)
+    around = [
+        each for each in nodes if isinstance(each, keeps) and any(child is nodes[number] for child in ast.walk(each))
+    ]
+    names = {each.arg for each in around if isinstance(each, ast.keyword)}
+    targets = [target for each in around for target in getattr(each, "targets", [getattr(each, "target", None)])]
+    names |= {each.attr for each in targets if isinstance(each, ast.Attribute)}
+    lines = {(name, line) for name in names if name is not None for line in _readers().get(name, ())}
+    return sorted(line for name, line in lines if not name.startswith("_") or line.startswith(f"{module}:"))
+
+
 @lru_cache(maxsize=1)
 def _bodies() -> Mapping[str, frozenset[str]]:
     """By name, the lines of the function of that name, as `module:line`, where there is but one."""
@@ -199,9 +220,11 @@ def aimed(reach: Reach, module: str, number: int, line: int) -> list[tuple[str, 
 
 
 def telling(reach: Reach, module: str, number: int, ran: Sequence[tuple[str, int]]) -> list[tuple[str, int]]:
-    """Of the seeds that run an edit's line those that run lines after it, those of the rarest line first."""
+    """Of the seeds that run an edit's line those that run lines after it, or use it; those of the rarest line first."""
     among = set(ran)
-    return [seed for seed in reached(reach, [lines_after(module, number)]) if seed in among]
+    after, use = (reached(reach, [lines]) for lines in (lines_after(module, number), lines_that_use(module, number)))
+    in_turn = (seed for both in zip_longest(after, use) for seed in both if seed in among)
+    return list(dict.fromkeys(in_turn))
 
 
 # The order.

@@ -49,6 +49,11 @@ class Causes:
         if note.name == "node.set_aside" and str(note.metadata["reason"]).startswith(BLAMED):
             self._set_aside.setdefault(agent.name, {})[str(note.metadata["node"])] = note.attempt
 
+    @property
+    def blamed(self) -> set[str]:
+        """The nodes that heads have blamed."""
+        return {node for nodes in self._set_aside.values() for node in nodes}
+
     def is_widened(self, attempt: int) -> bool:
         """Whether a node was set aside after an attempt: then the restart of some roles becomes one of all."""
         return any(attempt in nodes.values() for nodes in self._set_aside.values())

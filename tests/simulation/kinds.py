@@ -8,6 +8,9 @@ from tests.simulation.draw import draw
 from tests.simulation.draw_absent import draw_absent
 from tests.simulation.draw_alone import draw_alone
 from tests.simulation.draw_asked_saves import draw_asked_saves
+from tests.simulation.draw_avoided import draw_avoided
+from tests.simulation.draw_bad_nodes import draw_bad_nodes
+from tests.simulation.draw_between import draw_between
 from tests.simulation.draw_blamed import draw_blamed
 from tests.simulation.draw_busy import draw_busy
 from tests.simulation.draw_called_off import draw_called_off
@@ -28,6 +31,7 @@ from tests.simulation.draw_health import draw_health
 from tests.simulation.draw_host import draw_host
 from tests.simulation.draw_interrupts import draw_interrupts
 from tests.simulation.draw_large import draw_large
+from tests.simulation.draw_last_losses import draw_last_losses
 from tests.simulation.draw_limits import draw_limits
 from tests.simulation.draw_machines import draw_machines
 from tests.simulation.draw_moved import draw_moved
@@ -84,10 +88,13 @@ KINDS: Mapping[str, Callable[[int], Scenario]] = {
     "deaf": draw_deaf,
     "sick": draw_sick,
     "blamed": draw_blamed,
+    "avoided": draw_avoided,
+    "bad-nodes": draw_bad_nodes,
     "goodbyes": draw_goodbyes,
     "farewells": draw_farewells,
     "stand-ins": draw_stand_ins,
     "quorum": draw_quorum,
+    "between": draw_between,
     "waits": draw_waits,
     "checks": draw_checks,
     "limits": draw_limits,
@@ -107,6 +114,7 @@ KINDS: Mapping[str, Callable[[int], Scenario]] = {
     "resumed": draw_resumed,
     "host": draw_host,
     "closings": draw_closings,
+    "last-losses": draw_last_losses,
     "called-off": draw_called_off,
     "parted": draw_parted,
     "overtaken": draw_overtaken,
@@ -138,6 +146,8 @@ WEIGHTS: Mapping[str, float] = dict.fromkeys(KINDS, 1.0) | {
     "terms": 3.0,
     "alone": 3.0,
     "spares": 2.0,
+    "bad-nodes": 2.0,
+    "between": 2.0,
     DRAWN_ANYHOW: 2.0,
     "machines": 0.5,
     "large": 0.5,

@@ -7,12 +7,13 @@ in time and are stopped in time, and then the run has a result, or the job start
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from hpc_elastic.membership.messages import GiveNotice, Message
 from hpc_elastic.membership.timing import DRIFT
-from hpc_elastic.rundir.records import RunState
+from hpc_elastic.rundir.records import AttemptClaim, RunState
 from tests.simulation.disk import LAYOUT
+from tests.simulation.returns import FORGETS_AFTER
 from tests.simulation.rules import require
 from tests.simulation.scenario import GRACE_S, Fault
 from tests.simulation.scheduler import KILLS_AFTER_S
@@ -283,9 +284,33 @@ class Limits:
             lost = claim.spend.node_losses + (dead if reason == "node_lost" else 0)
             losses = charged.get("spend", {}).get("node_losses")
             require(losses == lost, f"the records charge {losses} node losses, not {lost}")
-        require(told[0].get("allocation") == 1, f"the records say why allocation {told[0].get('allocation')} ended")
+        allocation, nodes = (
+            told[0].get("allocation"),
+            [str(node) for node in cast("list[object]", told[0].get("nodes"))],
+        )
+        require(allocation == len(run.disk.allocations), f"the records say why allocation {allocation} ended")
+        if claim is not None:
+            self._check_avoided(claim, len(run.disk.allocations), nodes)
         latest = max(agent.left_at for agent in run.agents if agent.exit_code is not None)
         require(
             latest <= self._latest or not self._latest,
             f"the agents leave at {latest:.1f} s, not by {self._latest:.1f} s",
         )
+
+    def _check_avoided(self, claim: AttemptClaim, allocation: int, nodes: list[str]) -> None:
+        """The next start is to do without the nodes that are blamed, as long as they are, and that are gone or sick.
+
+        Who was blamed last comes last, for that one is avoided where the scheduler can spare but one node.
+        """
+        run = self._run
+        blamed = [each.node for each in claim.set_aside if allocation - each.allocation <= FORGETS_AFTER]
+        what = f"the next start is to avoid {nodes}"
+        require(set(blamed) <= set(nodes), f"{what}, and {blamed} are blamed")
+        bad = {agent.name for agent in run.agents if agent.exit_code is None or agent.found_at is not None}
+        failed = {each.node for each in run.witness.incidents}
+        drained = {f"node{fault.node}" for fault in run.scenario.faults if fault.what == "ask_drain"}
+        good = sorted(set(nodes) - set(blamed) - bad - failed - drained)
+        require(not good, f"{what}, and nothing is wrong with {good}")
+        news = failed - set(blamed)  # who is blamed since that claim comes after those
+        known = [node for node in nodes if node not in news]
+        require(known[len(known) - len(blamed) :] == blamed, f"{what}, and {blamed} are blamed in this order")

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from hpc_elastic.membership.member import MemberPhase
 from hpc_elastic.membership.timing import ANSWERS_WITHIN_S, DRIFT
 from hpc_elastic.rundir.records import RunResultRecord
 from tests.simulation.rules import STOPS_WITHIN_S, require
@@ -146,22 +147,30 @@ class Progress:
             )
 
     def _check_recovered(self) -> None:
-        """Where nodes rejoin immediately, one that is healthy again is taken in soon, if there is room."""
+        """Where nodes rejoin immediately, one that is well again, or late, is taken in soon, if there is room."""
         run, claim, world = self._run, self._run.disk.latest_claim, self._run.disk.latest
-        is_usual = run.witness.kinds <= {"unhealthy", "joined"} and not run.witness.unkillable and not run.disk.results
+        is_usual = (
+            run.witness.kinds <= {"unhealthy", "joined", "missing"}
+            and not run.witness.unkillable
+            and not run.disk.results
+        )
         if not is_usual or run.scenario.rejoin != "immediately" or run.head_phase != "running":
             return
         if world is None or claim is None or len(world.nodes) >= run.scenario.max_nodes:
             return
         members = {node.node for node in world.nodes} | {each.node for each in claim.set_aside}
         for agent in run.agents:
-            since, role = agent.well_since, run.scenario.role(agent.role)
+            is_parked = hasattr(agent, "part") and agent.member.phase is MemberPhase.PARKED
+            came_at = max(agent.started_at, run.disk.asked_at[claim.attempt]) if is_parked else None
+            since, role = agent.well_since or came_at, run.scenario.role(agent.role)
             has_room = sum(node.role == role.name for node in world.nodes) < role.nodes_max
             if since is None or agent.found_at is not None or not agent.is_running or not has_room:
                 continue
             well_s = run.clock.now - since
             is_late = well_s > self.bound_s and agent.name not in members
-            require(not is_late, f"{agent.name} is healthy again for {well_s:.1f} s, and waits though there is room")
+            require(
+                not is_late, f"{agent.name} is there and healthy for {well_s:.1f} s, and waits though there is room"
+            )
 
     def _check_leaving(self) -> None:
         run, now = self._run, self._run.clock.now

@@ -43,7 +43,7 @@ class Promptness:
         run, lost = self._run, self._lost_alone()
         # Before anybody was in a world, nodes are known to come too late.
         if self._is_undisturbed() or (lost is not None and before is not None and self._is_quick):
-            self._check_world(world)
+            self._check_world(claim, world)
         if self._is_undisturbed() and before is None:
             began = max(agent.started_at for agent in self._run.agents)
             self._check_wait("the first attempt comes", began, JOINS_WITHIN_S)
@@ -195,13 +195,15 @@ class Promptness:
         attempts = {role.role: role.attempt for role in self._run.disk.worlds[claim.attempt].roles}
         return (node, attempts[self._run.agent(node).role]) in self._run.witness.started_in
 
-    def _check_world(self, world: World) -> None:
-        """Everybody who is there takes part, as far as there is room."""
+    def _check_world(self, claim: AttemptClaim, world: World) -> None:
+        """Everybody who is there, and is not blamed, takes part, as far as there is room."""
         inside = {node.node: node.role for node in world.nodes}
+        blamed = {each.node for each in claim.set_aside}
         agents = [
             agent
             for agent in self._run.agents
-            if agent.is_running and (agent.name in inside or not self._is_late_for(agent, world))
+            if agent.is_running
+            and (agent.name in inside or not (agent.name in blamed or self._is_late_for(agent, world)))
         ]
         roles = {agent.name: agent.role for agent in agents} | inside
         for role in self._run.scenario.roles:

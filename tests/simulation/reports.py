@@ -23,7 +23,8 @@ if TYPE_CHECKING:
     from tests.simulation.world import SimulatedRun
 
 ENDED_BY_TERM = (-15, -1, -3, 143, 129, 131)  # by a signal that stops agents, too, or as a shell says it
-SUSPECT = frozenset({-7})  # exit codes: a bus error is of a disk or of memory that is full
+HELD_S = 0.2  # a little less than what an agent waits for a TERM of its own
+SUSPECT = frozenset({-6, -7})  # exit codes: a GPU is broken; a bus error is of a disk or of memory that is full
 Part = tuple["Agent", int]  # an agent's part in an attempt
 
 
@@ -39,6 +40,7 @@ class Reports:
         self._well: defaultdict[Part, set[int]] = defaultdict(set)  # global ranks whose exit 0 was taken in
         self._again: defaultdict[Part, set[int]] = defaultdict(set)  # the same of exit 75 after a notice
         self._failed: defaultdict[Part, set[int]] = defaultdict(set)  # of a failure that must be reported
+        self._held: defaultdict[Part, dict[int, float]] = defaultdict(dict)  # when a TERM has ended each
         self._ends: defaultdict[Part, dict[int, int]] = defaultdict(dict)  # exit codes of all that failed
         self._terminated_ranks: defaultdict[Part, set[int]] = defaultdict(set)  # by a TERM to the whole node
         self._told: set[tuple[Part, str]] = set()
@@ -78,7 +80,9 @@ class Reports:
                 is_told or len(self._ends[part].keys() - self._again[part]) > 0, f"{what}, and the head is not told"
             )
             require(not (is_first and not is_told), f"{what}, and the head is not told")
-        elif exitcode not in ENDED_BY_TERM and exitcode != -9:  # that one may be the work of the guard
+        elif exitcode in ENDED_BY_TERM:
+            self._held[part][worker.rank] = self._run.clock.now
+        elif exitcode != -9:  # that one may be the work of the guard
             self._failed[part].add(worker.rank)
             self._run.bookkeeping.fails(agent, worker)
 
@@ -109,10 +113,26 @@ class Reports:
         is_so = is_of_head or is_of_end or is_term or is_headless
         require(is_so, f"{what}, and was told {told.manner.value if told else end}")
         require(end is None or is_of_end or is_headless, f"{what}, and was to leave: {end}")
+        self._check_terms(agent, action)
+        self._judge_held(agent, part, manner)
         before = self._stopping.get(part)
         is_harder = before is None or manner is StopManner.FENCE or manner.hardness > before.hardness
         require(is_harder, f"{what}, and was stopping it ({before.value if before else ''})")
         self._manner[agent] = self._stopping[part] = manner
+
+    def _check_terms(self, agent: Agent, action: StopWorkers) -> None:
+        """Workers that got a TERM with their agent, from outside, get no other one: to many programs two mean haste."""
+        have_term = [worker.has_term for worker in agent.workers.alive.values()]
+        is_first = (agent, action.attempt) not in self._stopping and agent.member._is_terminated
+        is_again = is_first and bool(have_term) and all(have_term) and not action.is_terminated
+        require(not is_again, f"{agent.name} stops workers that have a TERM from outside by another one")
+
+    def _judge_held(self, agent: Agent, part: Part, manner: StopManner) -> None:
+        """What a TERM has ended a moment ago has failed if others failed too; another stop explains it by itself."""
+        now = self._run.clock.now
+        held = {rank for rank, at in self._held[part].items() if now - at < HELD_S}
+        if held and manner is StopManner.RESTART and not agent.member._is_terminated:
+            self._failed[part] |= held
 
     def hurries(self, agent: Agent) -> None:
         """An agent gives its workers no more time: something harder than the stop with its grace has come meanwhile."""

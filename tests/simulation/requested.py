@@ -64,15 +64,22 @@ class Requested:
         run.witness.see("asked")
 
     def _leaves_too_few(self, node: str) -> bool:
-        """Whether too few nodes are left without this one and those that were drained before.
+        """Whether too few nodes are left without this one and those that were drained before, or are blamed.
 
         A node beyond the number of its role's places may take a place of another role.
         """
         scenario, drained = self._run.scenario, {node, *(each.request.node for each in self._asked if not each.is_vain)}
+        drained |= self._run.causes.blamed
         left = Counter(agent.role for agent in self._run.agents if agent.is_running and agent.name not in drained)
         lacking = sum(max(0, role.nodes_min - left[role.name]) for role in scenario.roles)
         spares = sum(max(0, left[role.name] - role.nodes_max) for role in scenario.roles)
         return left.total() < scenario.min_nodes or lacking > spares
+
+    def _is_vain(self, asked: Asked) -> bool:
+        """Whether a request need not have done anything; other nodes may have been blamed since a drain was asked."""
+        node = asked.request.node
+        is_short = asked.request.kind == "drain" and node is not None and bool(self._run.causes.blamed)
+        return asked.is_vain or (is_short and self._leaves_too_few(str(node)))
 
     @property
     def _within_s(self) -> float:
@@ -90,7 +97,7 @@ class Requested:
         if run.disk.results:
             return
         for asked in self._asked:
-            if asked.is_vain or not self._is_overdue(asked):
+            if not self._is_overdue(asked) or self._is_vain(asked):
                 continue
             kind, node = asked.request.kind, asked.request.node
             at_work = {
@@ -117,7 +124,7 @@ class Requested:
         for asked in self._asked:
             kind, node = asked.request.kind, asked.request.node
             decided_at = run.disk.asked_at[claim.attempt]
-            if kind == "drain" and not asked.is_vain and decided_at > asked.moment + self._within_s:
+            if kind == "drain" and not self._is_vain(asked) and decided_at > asked.moment + self._within_s:
                 used = node in {each.node for each in world.nodes}
                 require(not used, f"attempt {claim.attempt} uses {node}, which a person has drained")
         if before is None:

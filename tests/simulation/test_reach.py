@@ -13,6 +13,7 @@ from tests.simulation.aimed import (
     lines_after,
     lines_that_read,
     lines_that_show,
+    lines_that_use,
     reached,
     telling,
     trial_in,
@@ -115,6 +116,20 @@ def test_seeds_that_run_the_rarest_line_after_an_edit_are_played_first_whatever_
     first = telling(reach, coordinator, number, seeds)
     assert first == [seeds[2], *seeds[:2]]
     assert trials(seeds, KINDS, 12, 6, first)[:2] == [Trial("other", 3), Trial("one", 1)]
+
+
+def test_seeds_that_read_elsewhere_what_an_edit_is_kept_as_take_turns_with_those_that_run_lines_after_it() -> None:
+    roster, states = "hpc_elastic.membership.roster", "hpc_elastic.membership.run_states"
+    number, line = number_of(
+        roster, lambda node: isinstance(node, ast.Assign) and "self.held = self.join.held" in ast.unparse(node)
+    )
+    read = next(each for each in lines_that_use(roster, number) if each.startswith(f"{states}:"))
+    seeds = [("one", 1), ("one", 2), ("other", 3)]
+    assert telling({f"{roster}:{line}": seeds, read: [seeds[2], ("third", 4)]}, roster, number, seeds) == [
+        seeds[0],
+        seeds[2],
+        seeds[1],
+    ]
 
 
 def test_seeds_that_tell_most_are_a_part_of_the_schedules() -> None:

@@ -33,7 +33,7 @@ from hpc_elastic.membership import actions as do
 from hpc_elastic.membership.actions import Action, Level, Note
 from hpc_elastic.membership.discovery import ClaimAllocation, Dial, DiscoveryAction, ReadRecords
 from hpc_elastic.membership.member import Member
-from hpc_elastic.membership.messages import Beat, Dropped, Echo, Join, Message
+from hpc_elastic.membership.messages import Beat, Dropped, Echo, Join, Message, Stop
 from hpc_elastic.membership.succession import Records
 from hpc_elastic.plan.launch_plan import BackoffPlan, ElasticPlan, LaunchPlan, RequeuePlan, RestartPlan, SignalsPlan
 from hpc_elastic.plan.roles import NodesPlan
@@ -228,6 +228,7 @@ class Headquarters(Coordinator):
         self.agent.run.absences.leads(self._head)
         self.agent.run.heeded.leads(self.agent, self._head)
         self.agent.run.late_words.leads(self.agent, self._head)
+        self.agent.run.fences.leads(self.agent, self._head)
 
     def _watch_ticks(self, head: Any) -> None:
         self._contract = self.agent.run.contracts.watch_ticks(self.agent, head, LOOKS_PER_LEASE)
@@ -350,11 +351,13 @@ class Headquarters(Coordinator):
         if isinstance(action, do.ClaimAttempt):
             run.rules.asks_for(action.claim)
             run.heeded.claims(agent, self._head, action.claim)
+            run.fences.claims(agent, self._head, action.claim)
             run.forgiven.claims(agent, self._head, action.claim)
             run.absences.claims(agent, self._head, action.claim, *run.noted.members(self._head))
         elif isinstance(action, do.WriteResult):
             run.decided_codes.add(action.result.exit_code)
             run.heeded.decides(agent, self._head, action.result)
+            run.fences.decides(agent, self._head, action.result)
             run.terms.decides()
         elif isinstance(action, do.Note):
             run.rules.noted(action)
@@ -363,6 +366,8 @@ class Headquarters(Coordinator):
             run.absences.notes(agent, self._head, action, *run.noted.members(self._head))
         elif isinstance(action, do.Drop):
             run.parted(action.node, agent.start_number)
+        elif isinstance(action, do.SendToMember) and isinstance(action.message, Stop):
+            run.fences.tells(agent, self._head, action.node, action.message)
         dropped = self._connections.get(action.node) if isinstance(action, do.Drop) else None
         super()._act(action)
         if isinstance(action, (do.ClaimAttempt, do.WriteResult)):

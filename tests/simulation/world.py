@@ -29,6 +29,7 @@ from tests.simulation.end_questions import EndQuestions
 from tests.simulation.endings import Endings
 from tests.simulation.examined import Examined
 from tests.simulation.faults import strike
+from tests.simulation.fences import Fences
 from tests.simulation.file_system import Files
 from tests.simulation.foretold import Foretold
 from tests.simulation.forgiven import Forgiven
@@ -108,6 +109,7 @@ class SimulatedRun:
         self.bookkeeping = Bookkeeping(self)
         self.endings = Endings(self)
         self.late_words = LateWords(self)
+        self.fences = Fences(self)
         self.forgiven = Forgiven(self)
         self.examined = Examined(self)
         self.orders = Orders(self)
