@@ -112,7 +112,7 @@ class JobEnds:
         run, told = self._run, self._told[head, own]
         timing = Timing(lease_s=run.scenario.lease_s, profile=run.scenario.profile)
         world = run.disk.latest
-        nodes = len(world.nodes) if world is not None and host.name in world.nodes else MANY
+        nodes = len(world.nodes) if world is not None and host.name in {each.node for each in world.nodes} else MANY
         closes_at = self._told_at[head, own] + timing.closes_within_s(1)
         was_silent_s = closes_at - host.died_at - SILENT_S - 4 * max(run.scenario.delays_s)
         is_silent = (
