@@ -41,6 +41,7 @@ class Requested:
     def __init__(self, run: SimulatedRun) -> None:
         self._run = run
         self._asked: list[Asked] = []
+        self._in_vain = 0  # attempts for a damaged state, whose successors cost nothing
 
     @property
     def stop_at(self) -> float | None:
@@ -131,7 +132,8 @@ class Requested:
             return
         paid, failures = claim.spend.restarts - before.spend.restarts, len(run.witness.keys())
         require(paid <= failures, f"attempt {claim.attempt} costs {paid} restarts")
-        causes = failures + sum(each.request.kind != "stop" for each in self._asked)
+        self._in_vain += bool(before.states and claim.states != before.states)  # for a damaged state
+        causes = failures + sum(each.request.kind != "stop" for each in self._asked) + self._in_vain
         require(claim.attempt - 1 <= causes, f"attempt {claim.attempt} comes, and {causes} things have happened")
 
     def _check_drained(self, claim: AttemptClaim, world: World) -> None:

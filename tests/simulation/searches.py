@@ -232,12 +232,15 @@ class Searches:
     def _check_order(self, agent: Agent, search: _Search, node: str) -> None:
         """Nobody that was asked once is passed over for long: who gives an answer is asked in each round."""
         last: dict[str, int] = {each.node: number for number, each in enumerate(search.asked)}
-        silent = sum(search.asked[number].is_silent for number in last.values())
         for other, number in last.items():
             if other in (node, search.head):
                 continue
             since = Counter(each.node for each in search.asked[number + 1 :])[node] + 1
-            most = OFTEN + (silent if search.asked[number].is_silent else 0)
+            most = OFTEN
+            if search.asked[number].is_silent:  # and of those that were so by then, or are, one is asked in a round
+                until_then = {each.node: each.is_silent for each in search.asked[: number + 1]}
+                now = {each.node: each.is_silent for each in search.asked}
+                most += max(sum(until_then.values()), sum(now.values()))
             require(since <= most, f"{agent.name} asks {node} {since} times, and {other} not once meanwhile")
 
     def _check_silent(self, agent: Agent, search: _Search, node: str) -> None:

@@ -426,6 +426,10 @@ def test_a_head_is_not_superseded_by_its_own_claim_if_the_answer_to_it_was_lost(
         pytest.param(3052349, draw, id="a node that the claim of a head counts as lost, and that had not come to it"),
         pytest.param(3020941, draw, id="a store host that ends as the next attempt begins"),
         pytest.param(9515307, draw, id="a head that stood still claims nothing with nodes it loses as it wakes up"),
+        pytest.param(9800011, draw_machines, id="several nodes are silent at once, and are asked again one by one"),
+        pytest.param(
+            9800036, draw_cut_saves, id="a state in memory is damaged after a restart that a person asked for"
+        ),
         pytest.param(9700078, draw_machines, id="a head that stands still for the half of a member's patience"),
         pytest.param(1607101, draw_states, id="a head that stands still between its decision and its claim"),
     ],
