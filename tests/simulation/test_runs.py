@@ -14,6 +14,7 @@ from hpc_elastic.plan.roles import RestartPolicy
 from hpc_elastic.rank_set import parse_ranks
 from hpc_elastic.rundir.records import RunResultRecord, RunState
 from tests.simulation.draw import draw
+from tests.simulation.draw_cut_saves import draw_cut_saves
 from tests.simulation.draw_machines import draw_machines
 from tests.simulation.draw_states import draw_states
 from tests.simulation.rules import BrokenRuleError
@@ -427,9 +428,7 @@ def test_a_head_is_not_superseded_by_its_own_claim_if_the_answer_to_it_was_lost(
         pytest.param(3020941, draw, id="a store host that ends as the next attempt begins"),
         pytest.param(9515307, draw, id="a head that stood still claims nothing with nodes it loses as it wakes up"),
         pytest.param(9800011, draw_machines, id="several nodes are silent at once, and are asked again one by one"),
-        pytest.param(
-            9800036, draw_cut_saves, id="a state in memory is damaged after a restart that a person asked for"
-        ),
+        pytest.param(9800036, draw_cut_saves, id="a damaged state, after a restart that was asked for"),
         pytest.param(9700078, draw_machines, id="a head that stands still for the half of a member's patience"),
         pytest.param(1607101, draw_states, id="a head that stands still between its decision and its claim"),
     ],
