@@ -158,6 +158,10 @@ class Conduct:
             self._once(f"{agent.name} sends {message.KIND} to {action.node}", head, message.KIND, number, action.node)
             if isinstance(message, messages.End):
                 self._ends(agent, head, action.node, message)
+            else:
+                self._run.headships.gives_part(head, action.node)
+        elif isinstance(action, SendToMember) and isinstance(action.message, messages.Welcome):
+            self._run.headships.takes_in(head, action.node)
         elif isinstance(action, SendToMember) and isinstance(action.message, messages.Stop):
             stop = action.message
             what = f"{agent.name} sends {stop.KIND} ({stop.manner.value}) to {action.node}"

@@ -6,6 +6,7 @@ A head of thousands of members hears thousands of messages at once; what follows
 from __future__ import annotations
 
 import json
+from collections import defaultdict
 from typing import TYPE_CHECKING, Any
 
 from hpc_elastic.membership.job_end import ASKING_NODES
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 LOOKS_PER_LEASE = 12
 SLOW_S = 0.001  # of a sum of times
 RIVALS_S = 1.0  # between two looks
-CLOSES_S = 5.0  # for members to leave, or a third of the lease
+CLOSES_S = 5.0  # for members to leave, or as long as a silent one is known by then
 LATE_S = 0.1  # of timers
 NOBODY_ENDS_JOB = "no agent can reach Slurm's controller"
 
@@ -40,6 +41,7 @@ class Headships:
         self._settled: dict[object, int] = {}  # by head: in which turn of its event loop
         self._asked: set[object] = set()  # heads that have asked what a TERM from outside means
         self._ends: dict[object, tuple[float, set[str]]] = {}  # by head: when it has told members to leave, and which
+        self._parts: defaultdict[object, set[str]] = defaultdict(set)  # by head: who has had one since it has joined
 
     def turns_away(self, agent: Agent, node: str, connection: SimulatedConnection) -> None:
         """A head has refused to take an agent in: the connection closes, and costs neither side anything."""
@@ -50,6 +52,14 @@ class Headships:
         if text.startswith(NOBODY_ENDS_JOB):
             require(head not in self._warned, f"{agent.name} warns again that nobody could end the job")
             self._warned.add(head)
+
+    def takes_in(self, head: object, node: str) -> None:
+        """A head has a member, which may have been one before."""
+        self._parts[head].discard(node)
+
+    def gives_part(self, head: object, node: str) -> None:
+        """A head gives a member a part in an attempt."""
+        self._parts[head].add(node)
 
     def tells_to_leave(self, head: object, node: str) -> None:
         """A head tells a member that the run is over."""
@@ -63,7 +73,9 @@ class Headships:
             return
         told_at, nodes = self._ends[head]
         scenario, waited_s = self._run.scenario, self._run.clock.now - told_at
-        waits_s = max(CLOSES_S, (scenario.lease_s * 2 / 3 - scenario.profile.hurries_s) / 2)
+        patience_s = scenario.lease_s * 2 / 3 - scenario.profile.hurries_s
+        # Two beats; one and a half of who has had no part since it joined, and beats half as often.
+        waits_s = max(CLOSES_S, patience_s * (0.5 if nodes <= self._parts[head] else 0.75))
         what = f"{agent.name} has told its members to leave, and is head for {waited_s:.2f} s more"
         require(waited_s <= waits_s * (1 + DRIFT) + LATE_S, f"{what}, not {waits_s:.2f} s")
         left = [node for node in sorted(nodes) if self._stays(agent, node)]
