@@ -30,7 +30,7 @@ def main() -> None:
     folder, rank, attempt = Path(sys.argv[1]), int(os.environ["RANK"]), os.environ["HPC_ELASTIC_ATTEMPT"]
     loaded, step = memory.load()
     disk = folder / f"disk.{rank}"
-    first = step if step is not None else int(disk.read_text()) if disk.exists() else 0
+    first = step if step is not None else min(map(on_disk, [folder / f"disk.{each}" for each in range(RANKS)]))
     del loaded
     with open(folder / "begun", "a") as file:
         file.write(
@@ -60,6 +60,11 @@ def meet(path: Path, rank: int) -> None:
 def write(path: Path, text: str) -> None:
     path.with_name(f".{path.name}").write_text(text)
     path.with_name(f".{path.name}").rename(path)
+
+
+def on_disk(path: Path) -> int:
+    """Return the step of a checkpoint, 0 if there is none: all ranks go on at the one that all have."""
+    return int(path.read_text()) if path.exists() else 0
 
 
 def shared() -> int:
