@@ -143,6 +143,8 @@ class Headships:
         run, claim = self._run, self._run.disk.latest_claim
         if claim is None or agent.headquarters is None or (claim.head, run.earlier) != (agent.name, []):
             return
+        if agent.process.has_ever_frozen:  # its look, or what it is told of its claim, comes that much later
+            return
         since_s = run.clock.now - run.disk.asked_at[claim.attempt]
         require(since_s <= RIVALS_S + run.progress.slack_s, f"{agent.name} looks for rivals in attempt {claim.attempt}")
 

@@ -429,6 +429,7 @@ def test_a_head_is_not_superseded_by_its_own_claim_if_the_answer_to_it_was_lost(
         pytest.param(9515307, draw, id="a head that stood still claims nothing with nodes it loses as it wakes up"),
         pytest.param(9800011, draw_machines, id="several nodes are silent at once, and are asked again one by one"),
         pytest.param(9800036, draw_cut_saves, id="a damaged state, after a restart that was asked for"),
+        pytest.param(9546398, draw, id="a head that stands still as it claims looks for rivals when it wakes up"),
         pytest.param(9700078, draw_machines, id="a head that stands still for the half of a member's patience"),
         pytest.param(1607101, draw_states, id="a head that stands still between its decision and its claim"),
     ],

@@ -31,7 +31,7 @@ from tests.soak.faults import (
     draw_faults,
 )
 from tests.soak.patient import Patient
-from tests.soak.rules import Mark, broken_rules, parse_marks
+from tests.soak.rules import Mark, broken_rules, parse_marks, whole_lines
 
 NODES = 4
 WORKS_WITHIN_S = 60.0
@@ -246,7 +246,7 @@ def _is_busy(folder: Path, attempt: int, since: float) -> bool:
     with (folder / "marks").open("rb") as file:
         size = file.seek(0, os.SEEK_END)
         file.seek(max(0, size - BUSY_BYTES))
-        lines = file.read().decode().splitlines()[1:]
+        lines = whole_lines(file.read().decode())[1:]
     recent = [mark for mark in parse_marks(lines) if mark.attempt == attempt]
     ranks = {mark.rank for mark in recent if mark.time_ns / 1e9 > since}
     return bool(recent) and len(ranks) == recent[0].world_size
@@ -293,7 +293,7 @@ def _check_digits(run: Run, folder: Path, attempts: int) -> None:
 def _marks(folder: Path, *, only: str = "") -> list[Mark]:
     """The marks so far, or those whose line holds this text: there are hundreds a second."""
     path = folder / "marks"
-    lines = path.read_text().splitlines() if path.exists() else []
+    lines = whole_lines(path.read_text()) if path.exists() else []
     return parse_marks(line for line in lines if only in line)
 
 

@@ -24,8 +24,13 @@ class Mark:
     step: int
 
 
+def whole_lines(text: str) -> list[str]:
+    """The lines of a file that ranks go on writing: of the last one a reader may see a part."""
+    return text[: text.rfind("\n") + 1].splitlines()
+
+
 def parse_marks(lines: Iterable[str]) -> list[Mark]:
-    """Parse the marks; every line is complete, because an append is all or nothing even if its process is killed."""
+    """Parse whole lines of marks. A writer that is killed leaves no part of one, but a reader may see a part before."""
     marks = []
     for line in lines:
         time_ns, attempt, rank, world_size, pid, node, kind, step = line.split(" ")

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from tests.soak.rules import Mark, broken_rules, parse_marks
+from tests.soak.rules import Mark, broken_rules, parse_marks, whole_lines
 
 NODES = ("local0", "local1")
 
@@ -36,6 +36,12 @@ def good_marks() -> list[Mark]:
 def test_a_run_that_goes_on_from_its_checkpoint_breaks_no_rule() -> None:
     assert list(broken_rules(good_marks(), [claim(1), claim(2)])) == []
     assert parse_marks(["7 2 1 2 201 local1 begin 10"]) == [replace(mark(7, 2, 1, "begin", 10))]
+
+
+@pytest.mark.parametrize("part", ["", "8", "8 2 0 2 200", "8 2 0 2 200 local0 begin 1"])
+def test_a_mark_that_is_being_written_is_not_there_yet(part: str) -> None:
+    whole = "7 2 1 2 201 local1 begin 10\n"
+    assert parse_marks(whole_lines(whole + part)) == [mark(7, 2, 1, "begin", 10)]
 
 
 @pytest.mark.parametrize(
