@@ -38,6 +38,7 @@ class CopyLedger:
     def __init__(self) -> None:
         self._parts: dict[str, list[Version | None]] = {}
         self._being_filled: set[str] = set()
+        self._in_vain: set[str] = set()  # of these: who is forgotten before it is complete
         self._attempt = 0
         self._begun_with: Version | None = None
 
@@ -47,8 +48,10 @@ class CopyLedger:
         return self._attempt
 
     def begin(self, attempt: int, version: Version | None) -> None:
-        """Forget all copies but those of the state with which an attempt begins."""
+        """Forget all copies but those of the state with which an attempt begins; without one, those under way too."""
         self._attempt, self._begun_with = attempt, version
+        if version is None:
+            self._in_vain |= self._being_filled
         for part, versions in list(self._parts.items()):
             versions[:] = [each if each == version else None for each in versions]
             self._drop_if_empty(part)
@@ -77,8 +80,9 @@ class CopyLedger:
     def finish(self, part: str, slot: int, version: Version | None) -> None:
         """Count a copy that has been received; `version` is None for one that was broken off."""
         self._being_filled.discard(part)
-        if version is not None and self.is_wanted(version):
+        if version is not None and self.is_wanted(version) and part not in self._in_vain:
             self._parts[part][slot] = version
+        self._in_vain.discard(part)
         self._drop_if_empty(part)
 
     def held(self) -> Iterator[tuple[str, Version]]:

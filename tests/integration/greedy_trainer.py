@@ -45,7 +45,7 @@ def main() -> None:
         if done >= GREEDY_FROM and not kept:
             share = folder / f"share.{rank}"
             if not share.exists():
-                write(share, str((read_room().free + shared() - LEFT) // int(sys.argv[2])))
+                write(share, str((without_states() - LEFT) // int(sys.argv[2])))
             meet(folder / f"{attempt}.{done}.share", rank)
             kept = os.urandom(1 << 20) * (int(share.read_text()) >> 20)
 
@@ -65,6 +65,14 @@ def write(path: Path, text: str) -> None:
 def on_disk(path: Path) -> int:
     """Return the step of a checkpoint, 0 if there is none: all ranks go on at the one that all have."""
     return int(path.read_text()) if path.exists() else 0
+
+
+def without_states() -> int:
+    """Return how many bytes are free, and would be without states; copies are made meanwhile, and must count once."""
+    while True:
+        states, free = shared(), read_room().free
+        if shared() == states:
+            return free + states
 
 
 def shared() -> int:
