@@ -55,7 +55,7 @@ state: {{replicas: {replicas}, limit: 60%}}
         run.assert_nothing_left()
         kills = cgroup.kills
     assert (result["state"], result["attempts"]) == ("SUCCEEDED", 2), run.story()
-    assert kills == 1
+    assert 1 <= kills <= 2  # both ranks take memory at once, and the kernel may kill both before the first is gone
     (first, second) = begun(door.folder)
     assert first == (1, 0, False)
     assert second in [(2, greedy_trainer.GREEDY_FROM - back, True) for back in (0, 1)]
