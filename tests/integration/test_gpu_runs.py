@@ -123,14 +123,12 @@ def test_a_kernel_that_never_ends_is_a_stall_and_the_next_attempt_has_the_gpu(do
     run.assert_nothing_left()
 
 
-def test_a_job_that_asks_for_the_gpu_gets_it_and_its_worker_is_bound_near_to_it(door: Door) -> None:
-    run = submit(
-        door,
-        "print(len(os.sched_getaffinity(0)), flush=True)",
-        job=JOB + "resources: {gpus_per_node: 1}\nbinding: nearest\n",
-    )
+def test_a_job_that_asks_for_one_gpu_has_it_also_where_workers_are_bound_near_to_it(door: Door) -> None:
+    job = JOB + "resources: {gpus_per_node: 1}\nbinding: nearest\n"
+    run = submit(door, "print('sees', torch.cuda.device_count(), 'GPU', flush=True)", job=job)
     result = run.wait_until_over()
     assert (result["state"], result["attempts"]) == ("SUCCEEDED", 1), f"{result}\n{run.story()}"
+    assert "sees 1 GPU" in run.stdout(1, 0), run.story()
     status = door.run("status", run.layout.root).stdout
     assert "SUCCEEDED" in status, status
 

@@ -180,6 +180,17 @@ def test_a_resume_after_a_node_was_lost_and_came_back_ends_nobodys_run(slurm_doo
     assert written.index("every rank exited 0") < written.index("all agents have ended")
 
 
+def boot_a_node_and_kill_the_agent_beside_srun(training: Training, slurm: Cluster) -> None:
+    """Have node3 start again before Slurm has given it up, then kill the agent of node1; others go on each time."""
+    started = slurmd_start(slurm, "node3")
+    slurm.kill("node3")
+    training.wait_until_held(2, 3)
+    slurm.boot("node3")
+    wait_until(lambda: slurmd_start(slurm, "node3") != started, "slurmctld knows of the new slurmd", within_s=90)
+    os.kill(agent_pid(training.run, "node1"), signal.SIGKILL)
+    training.wait_until_held(3, 2)
+
+
 @pytest.mark.mirrored
 def test_the_agent_beside_srun_dies_after_a_node_came_back_and_the_others_go_on(
     slurm_door: Door, slurm: Cluster
@@ -187,14 +198,8 @@ def test_the_agent_beside_srun_dies_after_a_node_came_back_and_the_others_go_on(
     """Nobody could tell a stopped srun that all agents have ended, and one that goes on would end the step itself."""
     training = Training.start(slurm_door)
     wait_until(lambda: is_srun_stopped(slurm, "node1"), "srun is stopped")
-    started = slurmd_start(slurm, "node3")
     with slurm.configured(SlurmdTimeout=300):
-        slurm.kill("node3")
-        training.wait_until_held(2, 3)
-        slurm.boot("node3")
-        wait_until(lambda: slurmd_start(slurm, "node3") != started, "slurmctld knows of the new slurmd", within_s=90)
-        os.kill(agent_pid(training.run, "node1"), signal.SIGKILL)
-        training.wait_until_held(3, 2)
+        boot_a_node_and_kill_the_agent_beside_srun(training, slurm)
         assert "RUNNING" in slurm_door.run("status", training.run.layout.root).stdout
         training.finish(4, 3, 2)
         training.assert_completed(slurm)
@@ -216,14 +221,8 @@ def test_the_agent_beside_the_srun_of_an_own_batch_script_dies_and_its_next_line
     training = Training(run=only_run(slurm_door, job_id), folder=slurm_door.folder)
     training.wait_until_held(1, 4)
     wait_until(lambda: is_srun_stopped(slurm, "node1"), "srun is stopped")
-    started = slurmd_start(slurm, "node3")
     with slurm.configured(SlurmdTimeout=300):
-        slurm.kill("node3")
-        training.wait_until_held(2, 3)
-        slurm.boot("node3")
-        wait_until(lambda: slurmd_start(slurm, "node3") != started, "slurmctld knows of the new slurmd", within_s=90)
-        os.kill(agent_pid(training.run, "node1"), signal.SIGKILL)
-        training.wait_until_held(3, 2)
+        boot_a_node_and_kill_the_agent_beside_srun(training, slurm)
         training.finish(4, 3, 2)
         slurm.wait_for_job(job_id, "COMPLETED", within_s=90)
     assert "srun is ended" in script_output(training.run)
