@@ -7,8 +7,8 @@ slowest saved last. The agents find it when the workers have ended, the head cho
 rank is told in which slot its own lies. A rank with no room for two saves in a row forgets what it has saved before,
 and gives the memory back: the script's own checkpoints are newer from then on.
 
-The checksum is computed by a thread after the commit, because it takes longer than the copy. A save never waits for
-another process. It waits for that thread only if it is to overwrite what the thread still reads. Tensors of CUDA
+The checksum is computed by a thread after the commit (`completion`), because it takes longer than the copy. A save
+never waits for another process, nor for a checksum: it ends that of the state which it overwrites. Tensors of CUDA
 devices are copied beside the program (`device_copy`): then the thread commits the state once they are there, and the
 next save waits for that, as does the end of the process.
 
@@ -22,7 +22,6 @@ import contextlib
 import errno
 import os
 import threading
-import zlib
 from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
@@ -33,7 +32,6 @@ from hpc_elastic.state_memory import (
     ATTEMPT,
     CHECK,
     COPY_EVERY,
-    CRC,
     CRC_OF,
     GROWS_BY,
     IS_CLOSED,
@@ -72,6 +70,7 @@ from hpc_elastic.state_memory import (
     world_name,
 )
 from hpc_elastic.whole_lines import tell
+from hpc_elastic.worker.completion import Completion
 from hpc_elastic.worker.device_copy import DeviceCopies, DeviceCopy
 from hpc_elastic.worker.state_encoding import Encoded, StateError, decode_state, encode_state
 
@@ -102,8 +101,8 @@ class RankState:
         self._numbers = map_control(own)
         self._numbers[PID] = os.getpid()
         self._maps: dict[int, memoryview] = {}  # by slot
-        self._checks: dict[int, threading.Thread] = {}
-        self._commit: threading.Thread | None = None  # of a state that is still copied from devices
+        self._completions: dict[int, Completion] = {}  # by slot
+        self._copied: Completion | None = None  # of a state that may still be copied from devices
         self._devices: DeviceCopies | None = None
         self._lock = threading.RLock()
         self._is_saving = False
@@ -188,19 +187,16 @@ class RankState:
         header[CHECK] = header_check(header, sequence)
         if wait is None:
             header[SEQUENCE] = sequence
-        memory = self._maps[slot][: encoded.length]
-        check = threading.Thread(
-            target=_check, args=(memory, header, sequence, wait), name="hpc-elastic-checksum", daemon=True
-        )
+        completion = Completion(self._maps[slot][: encoded.length], header, sequence, wait)
         try:
-            check.start()
+            completion.start()
         except RuntimeError:  # the interpreter ends, or there can be no more threads
-            if wait is not None:
-                _check(memory, header, sequence, wait)
+            with contextlib.suppress(RuntimeError):  # the training gets the device's error, too
+                completion.commit()
             return
-        self._checks[slot] = check
+        self._completions[slot] = completion
         if wait is not None:
-            self._commit = check
+            self._copied = completion
 
     def _begin_copies(self, encoded: Encoded, slot: int, address: int) -> Callable[[], None] | None:
         """Write a state but for what is copied beside the program, and return what waits for that; None: all is there.
@@ -222,9 +218,9 @@ class RankState:
 
     def _await_commit(self) -> None:
         """Wait until the latest state is copied from its devices and committed."""
-        commit, self._commit = self._commit, None
-        if commit is not None:
-            commit.join()
+        copied, self._copied = self._copied, None
+        if copied is not None:
+            copied.await_commit()
 
     def _take_slot(self, held: Sequence[SlotState], length: int, *, is_replicated: bool) -> tuple[int, int]:
         """Return the slot for a state of this length, and its address; nothing reads it any more.
@@ -247,7 +243,7 @@ class RankState:
             if every:
                 self._numbers[NO_COPIES] = 1
                 tell(f"hpc-elastic: memory.save: {error}; training goes on without copies on another node")
-        self._end_check(slot)
+        self._end_completion(slot)
         return slot, address
 
     def _slot_beside_pinned(
@@ -267,13 +263,13 @@ class RankState:
             if slot not in (NOTHING, pinned.slot):
                 with contextlib.suppress(_DoesNotFitError):
                     address = self._reserve(slot, length)
-                    self._end_check(slot)
+                    self._end_completion(slot)
                     return slot, address
         return None
 
-    def _end_check(self, slot: int) -> None:
-        if (check := self._checks.pop(slot, None)) is not None:
-            check.join()
+    def _end_completion(self, slot: int) -> None:
+        if (completion := self._completions.pop(slot, None)) is not None:
+            completion.end()
 
     def _take_one_of_two(self, held: Sequence[SlotState], with_memory: Sequence[int], length: int) -> tuple[int, int]:
         """Return a slot beside that of the newest state, and its address; free the other ones, which copies had.
@@ -292,7 +288,7 @@ class RankState:
 
     def _free(self, slot: int) -> None:
         """Forget what is in a slot, and give its memory back, as far as the kernel takes it."""
-        self._end_check(slot)
+        self._end_completion(slot)
         self._unmap(slot)
         free_slot(self._numbers, self._own if self._is_open(self._own) else None, slot)
 
@@ -398,21 +394,6 @@ def _check_room(length: int, more: int, room: MemoryRoom) -> None:
             f"a state of {_mebibytes(length)} needs {_mebibytes(more)} more, and {_mebibytes(room.free)} of "
             f"{_mebibytes(room.total)} are free"
         )
-
-
-def _check(memory: memoryview, header: memoryview, sequence: int, wait: Callable[[], None] | None) -> None:
-    """Compute the checksum of a state, beside the training: zlib lets other threads run meanwhile.
-
-    With `wait` its copy is still under way: it is committed when that is done, and never if a device has failed.
-    """
-    if wait is not None:
-        try:
-            wait()
-        except RuntimeError:  # the training gets the same error
-            return
-        header[SEQUENCE] = sequence
-    header[CRC] = zlib.crc32(memory)
-    header[CRC_OF] = sequence
 
 
 def _mebibytes(count: int) -> str:

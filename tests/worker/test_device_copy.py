@@ -20,7 +20,7 @@ pytest.importorskip("torch", reason="there is no torch")
 import torch
 
 from hpc_elastic.state_memory import ATTEMPT, LIMIT, create_memory, map_control, read_slots, slot_offset
-from hpc_elastic.worker import rank_state
+from hpc_elastic.worker import completion, rank_state
 from hpc_elastic.worker.device_copy import DeviceCopies
 from hpc_elastic.worker.rank_state import RankState
 from hpc_elastic.worker.state_encoding import decode_state
@@ -173,6 +173,19 @@ def test_the_next_save_waits_for_the_copies_of_the_one_before(device: Device, me
     memory.rank._await_commit()
     assert memory.steps() == [2, 1]
     assert memory.newest()["w"][0, 0] == 2.0
+
+
+def test_the_next_save_does_not_wait_for_the_checksum_of_the_one_before(
+    device: Device, memory: Memory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    is_over = threading.Event()
+    monkeypatch.setattr(completion, "zlib", SimpleNamespace(crc32=lambda *_arguments: is_over.wait(30) and 7))
+    device.happened.set()
+    memory.save(1, 1.0)
+    memory.save(2, 2.0)
+    memory.rank._await_commit()
+    assert [(state.step, state.crc) for state in read_slots(memory.numbers)] == [(2, None), (1, None)]
+    is_over.set()
 
 
 def test_a_step_that_is_still_copied_counts_as_saved(device: Device, memory: Memory) -> None:
