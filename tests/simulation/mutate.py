@@ -389,6 +389,7 @@ def main(words: Sequence[str] | None = None) -> int:
     parser.add_argument("--count", type=int, default=PLAYED, help="the seeds that each has to survive")
     parser.add_argument("--at-once", type=int, default=2)
     parser.add_argument("--only", default="", help="those whose name has this in it")
+    parser.add_argument("--modules", nargs="*", default=[""], help="draw among those of modules whose names end so")
     parser.add_argument("--replay", default="", metavar="MODULE:LINE:EDIT", help="that one, if no draw is wanted")
     parser.add_argument(
         "--again", type=Path, metavar="OUTPUT", help="those that survived in what an earlier call printed"
@@ -423,7 +424,9 @@ def main(words: Sequence[str] | None = None) -> int:
     numbers = [
         number
         for number, each in enumerate(everything)
-        if arguments.only in each.name and each.place.startswith(arguments.replay)
+        if arguments.only in each.name
+        and each.place.startswith(arguments.replay)
+        and each.module.endswith(tuple(arguments.modules))
     ]
     numbers = [number for number in numbers if everything[number].name not in EQUIVALENT]
     if arguments.again is not None:
