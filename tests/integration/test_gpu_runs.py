@@ -66,6 +66,57 @@ while step < 10:
 print("loss", round(loss.item(), 6), flush=True)
 dist.destroy_process_group()
 """
+# What scripts do on GPUs today: a compiled model whose steps are CUDA graphs, mixed precision with a scaler, and
+# processes that load batches into pinned memory.
+COMPILED = """
+import os
+import torch
+import torch.distributed as dist
+from torch.utils.data import DataLoader
+from hpc_elastic import memory
+from hpc_elastic.worker import heartbeat
+
+class Numbers(torch.utils.data.Dataset):
+    def __len__(self):
+        return 640
+    def __getitem__(self, index):
+        return torch.full((256,), index / 640)
+
+def main():
+    dist.init_process_group("nccl")
+    torch.manual_seed(7)
+    model = torch.nn.Sequential(torch.nn.Linear(256, 256), torch.nn.GELU(), torch.nn.Linear(256, 256)).cuda()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    scaler = torch.amp.GradScaler("cuda")
+    state, step = memory.load()
+    if state is not None:
+        for name, part in (("model", model), ("optimizer", optimizer), ("scaler", scaler)):
+            part.load_state_dict(state[name])
+    step = step or 0
+    print("begins at", step, flush=True)
+    compiled = torch.compile(model, mode="reduce-overhead")
+    for batch in DataLoader(Numbers(), batch_size=64, num_workers=2, pin_memory=True, persistent_workers=True):
+        if step == 10:
+            break
+        batch = batch.cuda(non_blocking=True)
+        optimizer.zero_grad()
+        with torch.autocast("cuda", torch.float16):
+            loss = (compiled(batch) - batch).square().mean()
+        scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        scaler.update()
+        step += 1
+        heartbeat(step)
+        parts = {"model": model, "optimizer": optimizer, "scaler": scaler}
+        memory.save(step, {name: part.state_dict() for name, part in parts.items()})
+        if step == 5 and os.environ["HPC_ELASTIC_ATTEMPT"] == "1":
+            raise RuntimeError("as the test says")
+    print("loss", round(loss.item(), 4), "at", step, flush=True)
+    dist.destroy_process_group()
+
+if __name__ == "__main__":
+    main()
+"""
 FAULTS = {
     "asks for more memory than the GPU has": ("torch.empty(1 << 46, device='cuda')", "cuda_out_of_memory"),
     "an index out of range in a kernel": (
@@ -120,6 +171,20 @@ def test_a_kernel_that_never_ends_is_a_stall_and_the_next_attempt_has_the_gpu(do
     cause = claims(run)[1]["root_cause"]
     assert cause["class"] == "stalled", run.story()
     assert "synchronize (train.py:" in run.read(run.layout.error(1, 0))["message"]["message"]
+    run.assert_nothing_left()
+
+
+def test_a_compiled_model_with_cuda_graphs_and_pinned_batches_goes_on_in_the_next_attempt(door: Door) -> None:
+    door.may_hide_torch = False
+    door.write("train.py", COMPILED)
+    door.write("job.yaml", JOB)
+    run = door.submit("job.yaml")
+    result = run.wait_until_over()
+    assert (result["state"], result["attempts"]) == ("SUCCEEDED", 2), f"{result}\n{run.story()}"
+    cause = claims(run)[1]["root_cause"]
+    assert (cause["class"], cause["line"].split(": ", 1)[1]) == ("exception", "RuntimeError: as the test says"), cause
+    assert int(run.stdout(2, 0).split("begins at ")[1].split()[0]) >= 4, run.story()
+    assert " at 10" in run.stdout(2, 0), run.story()
     run.assert_nothing_left()
 
 
