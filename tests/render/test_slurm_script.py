@@ -141,6 +141,7 @@ def test_scancel_reaches_the_agents_and_the_script_waits_for_them(slurm: Cluster
     run = Run(tmp_path)
     (run.directory / "wait").touch()
     job_id = slurm.submit(run.layout.script)
+    run.wait_for("node1.json")
     run.wait_for("node2.json")
     slurm.run("scancel", job_id)
     run.wait_for("node1.end")
