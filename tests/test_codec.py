@@ -161,6 +161,7 @@ JSON = st.recursive(
 FIELDS = st.sampled_from([*to_json(Whole(**{**GOOD, "colour": Colour.RED, "parts": (), "by_name": {}})), "state"])
 
 
+@pytest.mark.long
 @given(st.dictionaries(FIELDS, JSON), st.sampled_from([Whole, RunResultRecord, World]))
 def test_any_json_is_decoded_or_a_decode_error(data: Any, cls: type[Any]) -> None:
     try:

@@ -295,6 +295,7 @@ def test_the_program_says_what_it_cannot_do_in_one_line(start: Start) -> None:
     assert not os.path.exists(start.layout.result)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "arguments", [("a",), *longer((("a", "x", "0"),), (("a", "1", "²"),), (("a", "9" * 5000, "0"),))]
 )

@@ -62,6 +62,7 @@ def test_the_program_becomes_the_agent_by_the_python_of_the_copy(tmp_path: Path)
     assert json.loads(again.stdout)[2]["HPC_ELASTIC_STAGE_DONE"].startswith("found ")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("source", "said"), [("/no/such", "cannot read /no/such: No such file or directory"), ("${NONE}/x", "is not set")]
 )
@@ -86,6 +87,7 @@ def test_a_source_that_is_a_pipe_is_refused_before_anybody_waits_for_its_writer(
         stage_here(stage, "")
 
 
+@pytest.mark.long
 def test_a_python_that_is_not_in_the_copy_is_a_reason_too(tmp_path: Path) -> None:
     _, stage = make_source(tmp_path)
     done = run_stage(tmp_path, stage, "", "${HPC_ELASTIC_STAGE}/bin/pypy", "-c", TELLS)

@@ -188,6 +188,7 @@ def array(workplace: Path) -> Iterator[LocalArray]:
         array.scheduler.cancel(array.ids[0].rpartition("_")[0])
 
 
+@pytest.mark.long
 def test_tasks_on_this_machine_run_one_after_the_other(array: LocalArray) -> None:
     array.submit(3)
     array.wait_for("RUNNING", "PENDING", "PENDING")
@@ -201,6 +202,7 @@ def test_tasks_on_this_machine_run_one_after_the_other(array: LocalArray) -> Non
     assert array.output(1) == f"task {array.ids[1]}\n"
 
 
+@pytest.mark.long
 def test_the_limit_is_how_many_tasks_run_at_a_time(array: LocalArray) -> None:
     array.submit(3, limit=2)
     array.wait_for("RUNNING", "RUNNING", "PENDING")
@@ -221,6 +223,7 @@ def test_a_task_that_is_cancelled_while_it_waits_never_starts(array: LocalArray)
     assert array.output(1) == "hpc_elastic: cancelled before it started\n"
 
 
+@pytest.mark.long
 def test_cancelling_a_task_that_runs_leaves_the_others(array: LocalArray) -> None:
     array.submit(3, limit=2)
     array.wait_for("RUNNING", "RUNNING", "PENDING")

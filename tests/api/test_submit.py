@@ -89,6 +89,7 @@ def test_a_function_has_a_name_for_people_and_one_for_its_run(function: object, 
     assert prepare(function, site="local").plan.name == run
 
 
+@pytest.mark.long
 def test_the_header_says_whether_bytecode_is_in_the_pickle(here: Path) -> None:
     local = 3
     for function, is_by_value in ((lambda: local, True), (shutil.copy, False)):

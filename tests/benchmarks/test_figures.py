@@ -39,6 +39,7 @@ def test_the_ratio_of_constants_is_certain() -> None:
     assert ratio_of_medians([[1.0]] * 4, [[4.0]] * 4, resamples=50) == Ratio(0.25, 0.25, 0.25)
 
 
+@pytest.mark.long
 def test_the_interval_of_a_ratio_holds_the_true_one_about_as_often_as_it_says() -> None:
     source = random.Random(1)
     hits = 0

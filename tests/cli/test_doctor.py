@@ -94,6 +94,7 @@ def test_a_job_that_slurm_refuses_is_a_line_with_slurms_words(
     assert not (workplace / "hpc-elastic-runs").exists()
 
 
+@pytest.mark.long
 def test_the_script_starts_the_checks_as_a_run_starts_its_agents(workplace: Path) -> None:
     """Only the program differs, and where its output goes; an odd path is one word."""
     odd = '/a b/it\'s "x" $$HOME %j'

@@ -197,6 +197,7 @@ def test_encoding_without_such_characters_prints_them_escaped(tmp_path: Path) ->
     assert "\\x1b[2J" in done.stdout
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("version", ["this", *longer(*(each for each in VERSIONS if find_python(each) is not None))])
 def test_explain_works_in_an_interpreter_that_has_no_package_at_all(version: str, tmp_path: Path) -> None:
     run = exception(tmp_path / "run")

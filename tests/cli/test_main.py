@@ -120,6 +120,7 @@ def test_internal_error_is_short_and_its_traceback_comes_on_demand(
     assert "Traceback" in capsys.readouterr().err
 
 
+@pytest.mark.long
 def test_closed_pipe_is_no_error(tmp_path: Path) -> None:
     run = RunBuilder(tmp_path / "run").submit().allocate().open_attempt(1).write_rank(1, 0, "epoch\n" * 200_000).end()
     for verb in ("logs", "status"):

@@ -208,6 +208,7 @@ def test_more_than_a_partition_allows_is_refused_before_sbatch(
     assert main([*arguments, "--set", "time=20h"]) == 0
 
 
+@pytest.mark.long
 def test_check_says_what_a_job_without_a_time_gets(workplace: Path, fake_slurm: FakeSlurm, capsys: Capture) -> None:
     (workplace / "cluster.yaml").write_text(LIMITED)
     (workplace / "job.yaml").write_text("entrypoint: {script: train.py}\nsbatch: {partition: gpu}\n")

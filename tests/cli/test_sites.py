@@ -94,6 +94,7 @@ def test_the_site_is_local_if_nothing_names_it_and_no_slurm_answers(
     assert os.path.basename(capsys.readouterr().out.strip()) == "local.yaml"
 
 
+@pytest.mark.long
 def test_a_variable_names_the_site_of_a_job_that_names_none(
     workplace: Path, fake_slurm: FakeSlurm, capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:

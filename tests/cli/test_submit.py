@@ -178,6 +178,7 @@ def test_full_disk_is_one_message_and_leaves_nothing(
     assert fake_slurm.calls("sbatch") == []
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("options", [[], ["--array", "env.SEED=0..1"]])
 def test_disk_that_fills_up_while_the_job_is_submitted_costs_no_record(
     tiny_disk: Path, workplace: Path, fake_slurm: FakeSlurm, capsys: Capture, options: list[str]
@@ -372,6 +373,7 @@ def test_submit_needs_no_torch(workplace: Path, fake_slurm: FakeSlurm) -> None:
         assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("options", [[], ["--array", "env.SEED=0..1"]])
 def test_submit_and_check_warn_where_slurm_kills_before_the_grace_is_over(
     fake_slurm: FakeSlurm, capsys: Capture, options: list[str]

@@ -58,6 +58,7 @@ def end(folder: Path, task: int, **changes: Any) -> None:
     RunBuilder.at(folder / str(task), f"42_{task}").allocate().open_attempt(1).end(**changes)
 
 
+@pytest.mark.long
 def test_every_run_has_its_own_values(workplace: Path, fake_slurm: FakeSlurm, capsys: Capture) -> None:
     folder = submit(fake_slurm, workplace)
     assert len(fake_slurm.calls("sbatch")) == 1
@@ -75,6 +76,7 @@ def test_every_run_has_its_own_values(workplace: Path, fake_slurm: FakeSlurm, ca
     assert "next: hpc-elastic status 42, logs 42_0, or cancel 42" in told
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "words",
     [
@@ -91,6 +93,7 @@ def test_the_job_file_may_stand_before_and_behind(words: list[str], workplace: P
     assert f"#SBATCH --array=0-1{limit}\n" in (only_array(workplace) / "job.sh").read_text()
 
 
+@pytest.mark.long
 def test_words_may_be_given_one_by_one(workplace: Path, fake_slurm: FakeSlurm) -> None:
     assert main(["submit", "job.yaml", *SITE, "--array", "lr=1,2", "--array", "env.SEED=1..3"]) == 0
     assert "#SBATCH --array=0-5\n" in (only_array(workplace) / "job.sh").read_text()
@@ -126,6 +129,7 @@ def test_an_array_that_makes_no_sense_is_refused(
     assert fake_slurm.calls("sbatch") == []
 
 
+@pytest.mark.long
 def test_a_key_that_the_job_file_names_as_a_variable_is_one(workplace: Path, fake_slurm: FakeSlurm) -> None:
     """`time` is a key of the job file, but `${time}` stands in it."""
     (workplace / "job.yaml").write_text(JOB.replace("${lr}", "${time}"))
@@ -134,6 +138,7 @@ def test_a_key_that_the_job_file_names_as_a_variable_is_one(workplace: Path, fak
     assert plan(only_array(workplace), 1)["time_s"] == 600
 
 
+@pytest.mark.long
 def test_dry_run_of_an_array_makes_nothing(workplace: Path, fake_slurm: FakeSlurm, capsys: Capture) -> None:
     before = sorted(workplace.iterdir())
     assert main(["submit", "job.yaml", "--dry-run", *SITE, *SWEEP]) == 0
@@ -143,6 +148,7 @@ def test_dry_run_of_an_array_makes_nothing(workplace: Path, fake_slurm: FakeSlur
     assert sorted(workplace.iterdir()) == before
 
 
+@pytest.mark.long
 def test_json_has_the_tasks(workplace: Path, fake_slurm: FakeSlurm, capsys: Capture) -> None:
     assert main(["submit", "job.yaml", "--json", "--run-dir", "mine", *SITE, *SWEEP]) == 0
     told = json.loads(capsys.readouterr().out)
@@ -179,6 +185,7 @@ def test_an_array_and_its_tasks_are_found_by_id_name_and_folder(
         (tmp_path / "state" / "hpc_elastic" / "runs.jsonl").write_text("")  # the second time without the index
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("wanted", ["42_4", "digits_4", "43_0"])
 def test_a_task_that_there_is_not_is_said_so(
     wanted: str, workplace: Path, fake_slurm: FakeSlurm, capsys: Capture
@@ -188,6 +195,7 @@ def test_a_task_that_there_is_not_is_said_so(
     assert f"no run '{wanted}'" in capsys.readouterr().err
 
 
+@pytest.mark.long
 def test_logs_of_a_whole_array_ask_for_a_task(workplace: Path, fake_slurm: FakeSlurm, capsys: Capture) -> None:
     submit(fake_slurm, workplace)
     assert main(["logs", "digits"]) == 2
@@ -196,6 +204,7 @@ def test_logs_of_a_whole_array_ask_for_a_task(workplace: Path, fake_slurm: FakeS
     assert "such as 42_0; `hpc-elastic status 42` lists them" in told
 
 
+@pytest.mark.long
 def test_list_has_a_line_for_an_array_and_asks_slurm_once(
     workplace: Path, fake_slurm: FakeSlurm, capsys: Capture
 ) -> None:
@@ -214,6 +223,7 @@ def test_list_has_a_line_for_an_array_and_asks_slurm_once(
     assert [task["state"] for task in array["tasks"]] == ["SUCCEEDED", "RUNNING", "PENDING", "PENDING"]
 
 
+@pytest.mark.long
 def test_list_shows_tasks_if_asked(workplace: Path, fake_slurm: FakeSlurm, capsys: Capture) -> None:
     submit(fake_slurm, workplace)
     capsys.readouterr()
@@ -227,6 +237,7 @@ def test_list_shows_tasks_if_asked(workplace: Path, fake_slurm: FakeSlurm, capsy
     assert len(json.loads(capsys.readouterr().out)) == 4
 
 
+@pytest.mark.long
 def test_list_passes_over_an_array_whose_record_is_torn(
     workplace: Path, fake_slurm: FakeSlurm, capsys: Capture
 ) -> None:
@@ -239,6 +250,7 @@ def test_list_passes_over_an_array_whose_record_is_torn(
     assert "no runs yet" not in error
 
 
+@pytest.mark.long
 def test_status_of_an_array_says_where_each_task_stands(
     workplace: Path, fake_slurm: FakeSlurm, capsys: Capture
 ) -> None:
@@ -255,6 +267,7 @@ def test_status_of_an_array_says_where_each_task_stands(
     assert f"task           1 of {folder.name}: lr=1e-3 env.SEED=1" in " ".join(capsys.readouterr().out.split(" " * 15))
 
 
+@pytest.mark.long
 def test_status_of_an_array_is_that_of_the_directories_if_slurm_is_silent(
     workplace: Path, fake_slurm: FakeSlurm, capsys: Capture
 ) -> None:
@@ -281,6 +294,7 @@ def test_interrupt_while_waiting_for_an_array_detaches(workplace: Path, fake_slu
     assert fake_slurm.calls("scancel") == []
 
 
+@pytest.mark.long
 def test_the_exit_code_of_an_array_is_that_of_its_first_failure(
     workplace: Path, fake_slurm: FakeSlurm, capsys: Capture
 ) -> None:
@@ -308,6 +322,7 @@ def test_cancel_of_an_array_that_waits_takes_it_out_of_the_queue(
     assert main(["cancel", "42"]) == 0  # as for a run that was cancelled before
 
 
+@pytest.mark.long
 def test_there_is_nothing_to_cancel_in_an_array_that_succeeded(
     workplace: Path, fake_slurm: FakeSlurm, capsys: Capture
 ) -> None:

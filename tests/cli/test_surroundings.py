@@ -126,6 +126,7 @@ def test_run_of_another_user_is_permission_denied(others: Path, verb: str) -> No
             os.chmod(others / "private", 0o700)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("verb", ["status", "cancel"])
 @pytest.mark.parametrize("record", ["result", *longer("plan", "submission")])
 def test_record_that_may_not_be_read_is_named(others: Path, verb: str, record: str) -> None:

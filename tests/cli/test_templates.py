@@ -118,6 +118,7 @@ def test_lint_takes_another_launcher_than_srun(workplace: Path, capsys: Capture)
     assert main(["templates", "lint", "--launcher", "our-launcher", template]) == 0
 
 
+@pytest.mark.long
 def test_diff_shows_what_a_site_changes_in_the_script(workplace: Path, capsys: Capture) -> None:
     write_template(workplace, block("before", "ulimit -l unlimited"))
     head = "contact: me\nlast_checked: never\nscheduler: slurm\n"

@@ -74,6 +74,7 @@ def cancelled(slurm: FakeSlurm) -> list[str]:
     return [call.split()[-1] for call in slurm.calls("scancel")]
 
 
+@pytest.mark.long
 def test_cancel_stops_the_run_of_this_folder_although_another_folders_is_newer(
     a: Path, b: Path, slurm: FakeSlurm, capsys: Capture
 ) -> None:
@@ -84,6 +85,7 @@ def test_cancel_stops_the_run_of_this_folder_although_another_folders_is_newer(
     assert cancelled(slurm) == [job]
 
 
+@pytest.mark.long
 def test_cancel_leaves_another_folders_run_alone_if_this_folders_is_over(
     a: Path, b: Path, slurm: FakeSlurm, capsys: Capture
 ) -> None:
@@ -96,6 +98,7 @@ def test_cancel_leaves_another_folders_run_alone_if_this_folders_is_over(
     assert cancelled(slurm) == []
 
 
+@pytest.mark.long
 def test_cancel_stops_the_one_run_of_this_folder_that_is_not_over(a: Path, slurm: FakeSlurm, capsys: Capture) -> None:
     job, _ = submit(a, capsys)
     _, newer = submit(a, capsys)
@@ -104,6 +107,7 @@ def test_cancel_stops_the_one_run_of_this_folder_that_is_not_over(a: Path, slurm
     assert cancelled(slurm) == [job]
 
 
+@pytest.mark.long
 def test_cancel_without_a_terminal_names_the_runs_of_this_folder_if_several_are_not_over(
     a: Path, slurm: FakeSlurm, capsys: Capture
 ) -> None:
@@ -116,6 +120,7 @@ def test_cancel_without_a_terminal_names_the_runs_of_this_folder_if_several_are_
     assert cancelled(slurm) == []
 
 
+@pytest.mark.long
 def test_cancel_does_not_count_a_run_whose_job_is_over_without_a_result(
     a: Path, slurm: FakeSlurm, capsys: Capture
 ) -> None:
@@ -202,6 +207,7 @@ def on_terminal(folder: Path, answer: str, verb: str = "cancel") -> tuple[int, s
     return process.wait(timeout=60), shown.decode()
 
 
+@pytest.mark.long
 def test_name_means_this_folders_run_of_that_name(a: Path, b: Path, slurm: FakeSlurm, capsys: Capture) -> None:
     job, run_dir = submit(a, capsys)
     submit(b, capsys)
@@ -212,6 +218,7 @@ def test_name_means_this_folders_run_of_that_name(a: Path, b: Path, slurm: FakeS
     assert cancelled(slurm) == [job]
 
 
+@pytest.mark.long
 def test_cancel_of_a_name_takes_the_only_unfinished_run_of_that_name(
     a: Path, b: Path, slurm: FakeSlurm, capsys: Capture
 ) -> None:
@@ -221,6 +228,7 @@ def test_cancel_of_a_name_takes_the_only_unfinished_run_of_that_name(
     assert cancelled(slurm) == [job]
 
 
+@pytest.mark.long
 def test_cancel_refuses_a_name_that_several_unfinished_runs_elsewhere_have(
     a: Path, b: Path, workplace: Path, slurm: FakeSlurm, capsys: Capture
 ) -> None:
@@ -233,6 +241,7 @@ def test_cancel_refuses_a_name_that_several_unfinished_runs_elsewhere_have(
     assert cancelled(slurm) == ["2"]
 
 
+@pytest.mark.long
 def test_run_belongs_to_the_folder_of_its_submission_wherever_its_files_are(
     a: Path, b: Path, tmp_path: Path, slurm: FakeSlurm, capsys: Capture
 ) -> None:
@@ -246,6 +255,7 @@ def test_run_belongs_to_the_folder_of_its_submission_wherever_its_files_are(
     assert captured.err == ""
 
 
+@pytest.mark.long
 def test_folder_is_the_same_through_a_symbolic_link(
     a: Path, b: Path, tmp_path: Path, slurm: FakeSlurm, capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -259,6 +269,7 @@ def test_folder_is_the_same_through_a_symbolic_link(
     assert cancelled(slurm) == [job]
 
 
+@pytest.mark.long
 def test_run_directory_that_one_stands_in_is_meant(a: Path, slurm: FakeSlurm, capsys: Capture) -> None:
     _, run_dir = submit(a, capsys)
     submit(a, capsys)
@@ -316,6 +327,7 @@ def test_python_finds_no_run_of_another_folder(a: Path, b: Path, slurm: FakeSlur
     assert Run.find("digits").run_dir == run_dir
 
 
+@pytest.mark.long
 def test_run_that_the_index_lost_is_found_below_its_folder(a: Path, b: Path, slurm: FakeSlurm, capsys: Capture) -> None:
     job, run_dir = submit(a, capsys)
     os.unlink(index_path(os.environ))
@@ -330,6 +342,7 @@ def test_run_that_the_index_lost_is_found_below_its_folder(a: Path, b: Path, slu
     assert cancelled(slurm) == [job]
 
 
+@pytest.mark.long
 def test_run_of_an_index_without_folders_is_of_the_folder_above_the_default_place(
     a: Path, b: Path, slurm: FakeSlurm, capsys: Capture
 ) -> None:
@@ -354,6 +367,7 @@ def test_folder_that_was_moved_has_its_runs(a: Path, workplace: Path, slurm: Fak
     assert found == RunLayout(moved / "hpc-elastic-runs" / Path(run_dir).name).root
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("options", [(), ("--array", "env.SEED=0..1")])
 def test_copy_of_a_folder_has_not_the_runs_of_the_original(
     a: Path, workplace: Path, slurm: FakeSlurm, capsys: Capture, options: tuple[str, ...]
@@ -374,6 +388,7 @@ def test_copy_of_a_folder_has_not_the_runs_of_the_original(
     assert json.loads(capsys.readouterr().out)["run_dir"] == run_dir
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("options", [(), ("--array", "env.SEED=0..1")])
 def test_copy_of_a_run_is_not_cancelled_in_place_of_the_original(
     a: Path, workplace: Path, slurm: FakeSlurm, capsys: Capture, options: tuple[str, ...]
@@ -395,6 +410,7 @@ def test_run_that_has_two_names_is_no_copy(a: Path, workplace: Path, slurm: Fake
     assert cancelled(slurm) == [job]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("has_index", [True, False])
 def test_folders_that_share_the_place_of_their_runs_have_their_own(
     a: Path, b: Path, tmp_path: Path, slurm: FakeSlurm, capsys: Capture, has_index: bool
@@ -413,6 +429,7 @@ def test_folders_that_share_the_place_of_their_runs_have_their_own(
     assert cancelled(slurm) == [job]
 
 
+@pytest.mark.long
 def test_run_of_a_torn_line_of_the_index_is_found_below_its_folder(
     a: Path, b: Path, slurm: FakeSlurm, capsys: Capture
 ) -> None:
@@ -443,6 +460,7 @@ def test_folder_in_the_index_that_is_no_path_is_passed_over(
     assert cancelled(slurm) == [job]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("folder_number", "is_of_this_folder"), [(1, False), (None, True)])
 def test_folder_of_this_name_on_another_machine_is_another_one_unless_it_is_shared(
     a: Path, tmp_path: Path, slurm: FakeSlurm, capsys: Capture, folder_number: int | None, is_of_this_folder: bool

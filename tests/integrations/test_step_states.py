@@ -29,6 +29,7 @@ def test_every_so_many_steps_are_kept_from_where_it_began(node: Node) -> None:
     assert node.run_both(START + "print(states().load())") == ["(11, 11)\n"] * 2
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("what", "said"),
     [

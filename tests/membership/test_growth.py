@@ -6,9 +6,12 @@ import sys
 from types import FrameType
 from typing import Any
 
+import pytest
+
 from tests.membership.script import HeadScript
 
 
+@pytest.mark.long
 def test_a_round_costs_the_head_in_proportion_to_its_members() -> None:
     steps_of_a_run(2)  # Python 3.12 counts no opcodes of what is traced for the first time
     few, many = steps_of_a_run(32), steps_of_a_run(128)

@@ -36,6 +36,7 @@ def test_decoding_rejects_what_is_no_message(data: Any) -> None:
         decode_message(data)
 
 
+@pytest.mark.long
 @given(st.sampled_from(sorted(kind.KIND for kind in get_args(Message))), st.dictionaries(st.text(), JSON))
 def test_decoding_any_fields_raises_nothing_but_a_decode_error(kind: str, fields: dict[str, Any]) -> None:
     with contextlib.suppress(DecodeError):

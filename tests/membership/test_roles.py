@@ -456,6 +456,7 @@ def test_says_every_30_seconds_who_has_not_started() -> None:
     assert said == ["waiting 30 s for node1 to start its workers", "waiting 60 s for node1 to start its workers"]
 
 
+@pytest.mark.long
 def test_names_a_few_of_many_nodes_and_counts_the_others() -> None:
     script = HeadScript(1000)
     script.run()

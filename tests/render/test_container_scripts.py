@@ -163,6 +163,7 @@ def test_a_command_gets_the_agents_command_line_and_is_told_image_and_mounts(tmp
     assert told["argv"][1:] == ["hpc_elastic.agent.main", str(scene.run_dir), side]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("plan", "variables", "said"),
     [
@@ -183,6 +184,7 @@ def test_a_node_that_cannot_start_the_image_says_why(
     assert not left, "nothing is left that would wait for an agent"
 
 
+@pytest.mark.long
 def test_srun_is_told_by_options_of_pyxis_and_exports_no_more_than_the_list(tmp_path: Path) -> None:
     plan = ContainerPlan(runtime="pyxis", image="nvcr.io#nvidia/pytorch:24.10-py3", mounts=MOUNTS, env=("TOKEN",))
     scene = make_contained(tmp_path, plan, python="python3")

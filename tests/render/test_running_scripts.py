@@ -155,6 +155,7 @@ def test_the_script_exits_as_srun_does_if_nobody_wrote_an_exit_code(tmp_path: Pa
     assert output == f"hpc_elastic: run directory {tmp_path}/run\n"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("concluded", "status"), [("75", 75), ("5", 10)])
 def test_the_script_exits_75_if_the_job_starts_again_whatever_the_agents_left_with(
     concluded: str, status: int, tmp_path: Path
@@ -170,6 +171,7 @@ def test_the_script_exits_as_the_agents_wrote_it(written: str, srun: str, tmp_pa
     assert not (scene.stubs / "concluded").exists()
 
 
+@pytest.mark.long
 def test_the_script_says_to_srun_what_a_step_that_lives_on_needs(tmp_path: Path) -> None:
     scene = make_scene(tmp_path, run_dir="50%")
     scene.run(STUB_STATUS="0")
@@ -181,6 +183,7 @@ def test_the_script_says_to_srun_what_a_step_that_lives_on_needs(tmp_path: Path)
     ]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("allocated", "used"), [("1", "1"), ("3", "3"), ("9", "4")])
 def test_the_step_takes_the_nodes_of_the_allocation_up_to_the_plans(allocated: str, used: str, tmp_path: Path) -> None:
     scene = make_scene(tmp_path, nodes=NodesPlan(min=1, max=3, spares=1))
@@ -188,6 +191,7 @@ def test_the_step_takes_the_nodes_of_the_allocation_up_to_the_plans(allocated: s
     assert scene.srun_argv()[:2] == [f"--nodes={used}", f"--ntasks={used}"]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("variables", "shares"),
     [({}, False), ({"SLURM_STEP_ID": "0"}, True), ({"SLURM_STEP_ID": "4294967290"}, False)],
@@ -204,6 +208,7 @@ def test_the_step_shares_its_nodes_with_the_step_that_the_script_runs_in(
     assert ("--overlap" in scene.srun_argv()) is shares
 
 
+@pytest.mark.long
 def test_a_batch_script_with_the_variables_of_another_step_shares_nothing(tmp_path: Path) -> None:
     scene = make_scene(tmp_path)
     scene.start(("bash", "-c", 'SLURM_TASK_PID=$$ exec "$@"', "-"), SLURM_STEP_ID="0").communicate(timeout=60)
@@ -226,6 +231,7 @@ def test_srun_sees_no_variable_that_would_be_an_option(tmp_path: Path) -> None:
     assert kept.items() <= seen.items()
 
 
+@pytest.mark.long
 def test_srun_does_not_see_the_token_with_which_the_job_was_submitted(tmp_path: Path) -> None:
     """Sbatch before 26.05 hands it on to the job, where no step can be started with it; srun of 26.05 refuses it."""
     scene = make_scene(tmp_path)
@@ -233,6 +239,7 @@ def test_srun_does_not_see_the_token_with_which_the_job_was_submitted(tmp_path: 
     assert "SLURM_JWT" not in scene.srun_environment()
 
 
+@pytest.mark.long
 def test_the_script_adds_nothing_of_its_own_to_the_environment(tmp_path: Path) -> None:
     scene = make_scene(tmp_path, env={"SECRET_OF_THE_PLAN": "1"})
     scene.run(STUB_STATUS="0")
@@ -333,6 +340,7 @@ def test_a_failing_setup_line_ends_the_job_with_its_name(lines: tuple[str, ...],
     assert not (scene.stubs / "srun.runs").exists()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("local", [False, True], ids=["slurm", "local"])
 def test_setup_lines_act_in_the_shell_of_the_launch(local: bool, tmp_path: Path) -> None:
     lines = (
@@ -356,11 +364,13 @@ def test_setup_lines_act_in_the_shell_of_the_launch(local: bool, tmp_path: Path)
     assert (tmp_path / "work" / "written").read_text() == "$HOME\n"
 
 
+@pytest.mark.long
 def test_a_users_trap_at_the_exit_stays(tmp_path: Path) -> None:
     scene = make_scene(tmp_path, setup=("trap 'echo cleaned up' EXIT",))
     assert scene.run(STUB_STATUS="42")[:2] == (42, f"hpc_elastic: run directory {scene.run_dir}\ncleaned up\n")
 
 
+@pytest.mark.long
 def test_python_is_found_after_setup(tmp_path: Path) -> None:
     (tmp_path / "bin").mkdir()
     (tmp_path / "bin" / "our-python").symlink_to(sys.executable)
@@ -383,6 +393,7 @@ def test_the_script_says_so_if_python_is_of_no_use(program: str | None, tmp_path
     assert errors.count("\n") == 1
 
 
+@pytest.mark.long
 def test_setup_runs_where_it_was_submitted_if_the_workdir_is_known_on_the_node_only(tmp_path: Path) -> None:
     scene = make_scene(tmp_path, workdir=f"{tmp_path}/${{SCRATCH}}")
     assert scene.run()[0] == 0
@@ -404,6 +415,7 @@ def is_waiting_again(pid: int) -> bool:
     return fields["State"].startswith("S") and not int(fields["ShdPnd"], 16) and not int(fields["SigPnd"], 16)
 
 
+@pytest.mark.long
 def test_slurms_term_is_not_passed_on_and_does_not_end_the_wait(tmp_path: Path) -> None:
     scene = make_scene(tmp_path)
     os.mkfifo(scene.stubs / "gate")
@@ -423,6 +435,7 @@ def test_slurms_term_is_not_passed_on_and_does_not_end_the_wait(tmp_path: Path) 
 START = '{"format_version": 1, "kind": "start", "by": "node0", "time": "", "allocation": 2}\n'
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("number", "lines"), [(signal.SIGTERM, ""), (signal.SIGINT, ""), (signal.SIGINT, START)])
 def test_a_signal_to_a_script_in_the_foreground_asks_the_agents(
     number: signal.Signals, lines: str, tmp_path: Path
@@ -444,6 +457,7 @@ def test_a_signal_to_a_script_in_the_foreground_asks_the_agents(
     assert not (scene.stubs / "srun.signals").exists()
 
 
+@pytest.mark.long
 def test_srun_gets_a_term_if_the_agents_were_asked_before(tmp_path: Path) -> None:
     scene = make_scene(tmp_path)
     os.mkfifo(scene.stubs / "gate")
@@ -468,6 +482,7 @@ def make_scene_where_srun_stays(root: Path, **changes: Any) -> Scene:
     return scene
 
 
+@pytest.mark.long
 def test_the_batch_script_does_not_wait_for_an_srun_that_stays_after_the_run(tmp_path: Path) -> None:
     scene = make_scene_where_srun_stays(tmp_path)
     process = scene.start(("bash", "-c", 'SLURM_TASK_PID=$$ exec "$@"', "-"), STUB_STATUS="137")
@@ -659,6 +674,7 @@ def test_srun_goes_on_when_the_run_is_over(tmp_path: Path) -> None:
     assert process.returncode == 0
 
 
+@pytest.mark.long
 def test_the_local_script_starts_an_agent_for_each_node(tmp_path: Path) -> None:
     scene = make_scene(tmp_path, local=True, nodes=NodesPlan(min=1, max=3))
     (scene.run_dir / "agents" / "local1.out").write_text("before\n")
@@ -686,6 +702,7 @@ def test_the_local_job_id_holds_the_start_time_of_the_script(setup: tuple[str, .
     assert scene.agent()["environ"]["HPC_ELASTIC_LOCAL_JOB_ID"] == f"local-{process.pid}-{start_time}"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_the_local_script_passes_a_signal_on_once_and_waits(number: signal.Signals, tmp_path: Path) -> None:
     scene = make_scene(tmp_path, local=True)
@@ -705,6 +722,7 @@ def test_the_local_script_passes_a_signal_on_once_and_waits(number: signal.Signa
     assert [(scene.stubs / f"terminated{node}").read_text() for node in range(2)] == ["TERM\n", "TERM\n"]
 
 
+@pytest.mark.long
 def test_the_local_script_signals_no_process_that_has_a_dead_agents_number(tmp_path: Path) -> None:
     scene = make_scene(tmp_path, local=True, setup=("IFS=1", "sleep 600 &"))
     for node in range(2):
@@ -729,6 +747,7 @@ def children_of(pid: int) -> list[int]:
     return list(map(int, Path(f"/proc/{pid}/task/{pid}/children").read_text().split()))
 
 
+@pytest.mark.long
 def test_the_local_script_leaves_with_the_exit_code_of_the_run(tmp_path: Path) -> None:
     scene = make_scene(tmp_path, local=True)
     (scene.run_dir / "exit_code").write_text("0\n")

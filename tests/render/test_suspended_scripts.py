@@ -181,6 +181,7 @@ def starter(tmp_path: Path) -> Iterator[Starter]:
     starter.clean_up()
 
 
+@pytest.mark.long
 def test_signals_that_arrive_together_are_all_answered(tmp_path: Path) -> None:
     """Bash's `wait` would take one of them and forget the other: its handler leaves by a jump."""
     scene = make_scene(tmp_path)

@@ -219,6 +219,7 @@ def test_torn_lines_are_left_out(tmp_path: Path) -> None:
     assert list(store.read_lines(str(tmp_path / "x"))) == [{"a": 1}, {"c": 3}]
 
 
+@pytest.mark.long
 def test_appended_lines_of_many_do_not_mix(tmp_path: Path) -> None:
     source = """
 import sys

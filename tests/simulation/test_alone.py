@@ -12,6 +12,7 @@ from tests.tiers import parts_of
 SEEDS = range(600)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "seeds", parts_of(SEEDS, check=8, test=24, of="test_no_rule_is_broken_where_one_thing_goes_wrong")
 )

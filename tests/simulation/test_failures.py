@@ -12,6 +12,7 @@ from tests.tiers import parts_of
 SEEDS = range(300)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("seeds", parts_of(SEEDS, check=4, test=14, of="test_no_rule_is_broken_by_failures_of_workers"))
 def test_no_rule_is_broken_by_failures_of_workers(seeds: range) -> None:
     for seed in seeds:

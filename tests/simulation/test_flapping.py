@@ -69,6 +69,7 @@ def test_a_node_that_is_cut_off_twice_is_left_out_and_the_run_does_not_restart_f
     assert the_result(run).nodes == others
 
 
+@pytest.mark.long
 def test_a_head_that_is_cut_off_twice_is_no_member_of_the_next_attempt() -> None:
     run = the_run(3, 0, cut(0, 20.0), cut(0, 60.0), least=2)
     last = run.disk.claims[len(run.disk.claims)]

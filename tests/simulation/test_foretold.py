@@ -12,6 +12,7 @@ from tests.tiers import parts_of
 SEEDS = range(200)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("seeds", parts_of(SEEDS, check=2, test=10, of="test_all_that_is_foretold_comes"))
 def test_all_that_is_foretold_comes(seeds: range) -> None:
     for seed in seeds:

@@ -12,6 +12,7 @@ from tests.tiers import parts_of
 SEEDS = range(60)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "seeds", parts_of(SEEDS, check=1, test=3, of="test_no_rule_is_broken_by_a_loss_in_a_large_world")
 )

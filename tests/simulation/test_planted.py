@@ -98,6 +98,7 @@ def test_the_tool_prints_the_schedule_and_with_v_each_event(capsys: pytest.Captu
     assert "broken: BrokenRuleError: node0 says that its workers run, and there are none" in printed
 
 
+@pytest.mark.long
 def test_the_tool_shrinks_a_seed(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--shrink", "0"], Planted("Started comes before the processes")) == 1
     assert capsys.readouterr().out.startswith("Scenario(seed=0, ")

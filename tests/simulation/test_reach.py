@@ -118,6 +118,7 @@ def test_seeds_that_run_the_rarest_line_after_an_edit_are_played_first_whatever_
     assert trials(seeds, KINDS, 12, 6, first)[:2] == [Trial("other", 3), Trial("one", 1)]
 
 
+@pytest.mark.long
 def test_seeds_that_read_elsewhere_what_an_edit_is_kept_as_take_turns_with_those_that_run_lines_after_it() -> None:
     roster, states = "hpc_elastic.membership.roster", "hpc_elastic.membership.run_states"
     number, line = number_of(

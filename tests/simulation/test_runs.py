@@ -25,6 +25,7 @@ from tests.tiers import longer, parts_of, variants
 SEEDS = range(2000)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("seeds", parts_of(SEEDS, check=10, test=40, of="test_no_rule_is_broken"))
 def test_no_rule_is_broken(seeds: range) -> None:
     for seed in seeds:
@@ -65,6 +66,7 @@ def test_the_seeds_reach_every_way_to_end_and_every_phase() -> None:
     pytest.fail(f"none of {len(SEEDS)} seeds reaches {sorted(missed)}")
 
 
+@pytest.mark.long
 def test_the_seeds_strike_in_every_phase_of_another_roles_restart() -> None:
     met: set[tuple[str, str]] = set()
     for seed in SEEDS:
@@ -211,6 +213,7 @@ def test_a_cut_that_heals_brings_the_node_back_in_the_next_attempt() -> None:
     assert "node3" in run.disk.claims[3].members
 
 
+@pytest.mark.long
 def test_a_head_and_its_successor_are_lost_and_the_third_goes_on() -> None:
     faults = Fault(what="power_off", node=HEAD, at=10.0), Fault(what="power_off", node=SECOND, at=18.0)
     result, run = the_result(elastic(4, 2, *faults))
@@ -419,6 +422,7 @@ def test_a_head_is_not_superseded_by_its_own_claim_if_the_answer_to_it_was_lost(
     assert [claim.head for claim in run.disk.claims.values()] == ["node0"]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("seed", "make"),
     [

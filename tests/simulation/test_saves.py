@@ -53,6 +53,7 @@ def test_a_cut_within_the_time_of_those_who_save_ends_it() -> None:
         SimulatedRun(a_death_and_a_cut(seed)).play()
 
 
+@pytest.mark.long
 def test_a_save_that_a_fence_does_not_end_is_found() -> None:
     def play_all() -> None:
         for seed in range(10):

@@ -15,6 +15,7 @@ from tests.tiers import parts_of
 SEEDS = range(400)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("seeds", parts_of(SEEDS, check=4, test=14, of="test_no_rule_is_broken_across_two_starts"))
 def test_no_rule_is_broken_across_two_starts(seeds: range) -> None:
     for seed in seeds:
@@ -39,6 +40,7 @@ def test_agents_of_the_old_start_leave_when_the_job_has_started_again() -> None:
     assert run.disk.claims[max(run.disk.claims)].allocation == 2
 
 
+@pytest.mark.long
 def test_a_new_start_waits_a_lease_for_agents_that_may_live() -> None:
     run = a_run(Fault(what="requeue", at=10.0))
     run.play()

@@ -43,6 +43,7 @@ def test_the_shipped_schema_is_that_of_the_models() -> None:
     assert json.loads(shipped.read_text(encoding="utf-8")) == SCHEMA
 
 
+@pytest.mark.long
 def test_the_command_prints_the_schema(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["schema", "--site"]) == 0
     printed = json.loads(capsys.readouterr().out)

@@ -49,6 +49,7 @@ def test_the_mirror_is_debians_if_others_have_a_release_of_that_name(sources: Pa
     assert source_line("sid").endswith(" http://mirror.example/debian/ sid main\n")
 
 
+@pytest.mark.long
 def test_no_mirror_is_a_reason(sources: Path) -> None:
     sources.write_text("")
     with pytest.raises(SandboxError, match="no mirror of Debian"):

@@ -105,6 +105,7 @@ hostile_events = st.fixed_dictionaries(
 )
 
 
+@pytest.mark.long
 @given(runs, st.lists(hostile_events, max_size=8), st.booleans())
 def test_the_uses_add_up_to_the_allocations_whatever_the_records_say(
     run: MadeRun, hostile: list[dict[str, Any]], is_over: bool

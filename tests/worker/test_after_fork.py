@@ -134,6 +134,7 @@ def test_fork_is_what_a_fresh_process_is(prepared: Runner, options: list[str]) -
     assert forked == run_plain(prepared, *options, **environment)
 
 
+@pytest.mark.long
 def test_fork_keeps_what_was_ignored_and_blocked_before_the_server(
     prepared: Runner, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -152,11 +153,13 @@ def test_fork_keeps_what_was_ignored_and_blocked_before_the_server(
     assert forked["mask"] == [signal.SIGWINCH]
 
 
+@pytest.mark.long
 def test_fork_keeps_its_own_value_of_a_variable_that_an_import_set(prepared: Runner) -> None:
     prepared.write("script.py", "import json, os; print(json.dumps(os.environ['SET_BY_IMPORT']))")
     assert run_forked(prepared, SET_BY_IMPORT="mine") == ["mine"]
 
 
+@pytest.mark.long
 def test_forks_draw_seeds_of_their_own(prepared: Runner) -> None:
     prepared.write("script.py", SEEDS)
     forked = run_forked(prepared, forks=3)
@@ -164,6 +167,7 @@ def test_forks_draw_seeds_of_their_own(prepared: Runner) -> None:
         assert len(set(drawn)) == 3
 
 
+@pytest.mark.long
 def test_fork_seeds_numpy_if_it_is_loaded(prepared: Runner) -> None:
     """By a stand-in: numpy draws its first seed when it is imported, so all forks would share it."""
     prepared.write("site/numpy/__init__.py", "")
@@ -192,6 +196,7 @@ def test_fork_has_its_own_rank_in_lightning_although_that_asks_while_it_is_impor
     assert run_forked(prepared, RANK="5") == [5]
 
 
+@pytest.mark.long
 def test_fork_sees_modules_that_came_after_the_server_looked(prepared: Runner) -> None:
     site = prepared.directory / "site"
     prepared.write("site/preloaded.py", "import importlib.util; importlib.util.find_spec('late')")

@@ -48,6 +48,7 @@ def said(torch: Runner, agent: socket.socket, source: str) -> list[Word]:
     return list(receive_words(agent))
 
 
+@pytest.mark.long
 def test_a_raise_through_a_finally_that_closes_is_told_before_it_closes(torch: Runner, agent: socket.socket) -> None:
     source = "def train():\n    raise ValueError('a ray')\ntry:\n    train()\nfinally:\n    destroy_process_group()\n"
     words = said(torch, agent, source)
@@ -60,6 +61,7 @@ def test_a_raise_through_a_finally_that_closes_is_told_before_it_closes(torch: R
     )
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("code", "exit_code", "message"), [("3", 3, ""), ("'no\\nway'", 1, "no\nway")])
 def test_an_exit_through_a_finally_that_closes_is_told(
     torch: Runner, agent: socket.socket, code: str, exit_code: int, message: str
@@ -70,6 +72,7 @@ def test_an_exit_through_a_finally_that_closes_is_told(
     assert (words[0].exit_code, record["class"], record["message"]["message"]) == (exit_code, "exit_code", message)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "source",
     [
@@ -91,6 +94,7 @@ def test_a_rank_that_handles_its_exception_and_connects_anew_says_so(torch: Runn
     assert [word.kind for word in said(torch, agent, source)] == [KINDS.CLOSING, KINDS.CLOSED, KINDS.HANDLED]
 
 
+@pytest.mark.long
 def test_what_a_handler_of_term_raises_is_not_told(torch: Runner, agent: socket.socket) -> None:
     raises = (
         "import os, signal\ndef stop(*_):\n    raise RuntimeError('stopped')\nsignal.signal(signal.SIGTERM, stop)\n"
@@ -100,11 +104,13 @@ def test_what_a_handler_of_term_raises_is_not_told(torch: Runner, agent: socket.
     assert torch.read_error()["raised_by"] == "SIGTERM"
 
 
+@pytest.mark.long
 def test_a_huge_traceback_is_told_in_part(torch: Runner, agent: socket.socket) -> None:
     source = "try:\n    raise ValueError('\\x00' * 10**6)\nfinally:\n    destroy_process_group()\n"
     assert said(torch, agent, source)[0].kind is KINDS.CLOSING
 
 
+@pytest.mark.long
 def test_a_traceback_shows_no_frame_of_the_wrapper(torch: Runner, agent: socket.socket) -> None:
     torch.write("site/torch/distributed/distributed_c10d.py", C10D + "def destroy_process_group(): 1 / 0\n")
     outcome = torch.run_script(USES + "try:\n    raise ValueError\nfinally:\n    destroy_process_group()\n")
@@ -112,6 +118,7 @@ def test_a_traceback_shows_no_frame_of_the_wrapper(torch: Runner, agent: socket.
     assert "ZeroDivisionError" in outcome.stderr
 
 
+@pytest.mark.long
 def test_a_fork_tells_too_and_the_module_is_as_it_was(torch: Runner, agent: socket.socket) -> None:
     check = (
         "import torch.distributed.distributed_c10d as c\n"
@@ -131,6 +138,7 @@ def test_a_fork_tells_too_and_the_module_is_as_it_was(torch: Runner, agent: sock
     assert [word.kind for word in receive_words(agent)] == [KINDS.CLOSING, KINDS.CLOSED, KINDS.FAILING, KINDS.LAST]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("kind", "source", "exit_code", "name"),
     [

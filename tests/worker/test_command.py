@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from tests.worker.conftest import Runner
 
 
+@pytest.mark.long
 def test_command_gets_its_arguments_unchanged(runner: Runner) -> None:
     arguments = ["--", "-n", "a b", "", "$HOME", "*", "ä\n"]
     outcome = runner.run_worker("--command", "printf", "<%s>", *arguments)
@@ -24,6 +25,7 @@ def test_command_keeps_process_id_and_exit_code(runner: Runner) -> None:
     assert not runner.error_file.exists()
 
 
+@pytest.mark.long
 def test_command_sees_signals_as_a_fresh_process(runner: Runner) -> None:
     """Python ignores SIGPIPE in itself; `yes | head` would not end."""
     look = ["sh", "-c", "grep SigIgn /proc/self/status"]
@@ -58,6 +60,7 @@ def test_command_ends_as_in_a_shell_if_it_cannot_start(
     assert f"hpc-elastic: {record['message']['message']}\n" == outcome.stderr
 
 
+@pytest.mark.long
 def test_bootstrap_rejects_arguments_that_are_not_an_agents(runner: Runner) -> None:
     outcome = runner.run_worker("--shell", "x")
     assert outcome.exit_code == 1

@@ -50,6 +50,7 @@ def test_worker_is_killed_if_its_agent_is_killed(
     assert ended, f"the worker was alive {WAIT_S} s after its agent was killed"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", ["--script", "--command"])
 def test_worker_does_nothing_if_its_agent_is_gone_already(
     runner: Runner, command_of: Callable[..., list[str]], kind: str

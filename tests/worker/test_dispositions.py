@@ -24,6 +24,7 @@ def ignore() -> None:
     signal.signal(signal.SIGQUIT, signal.SIG_IGN)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("source", "exitcode"),
     [
@@ -58,6 +59,7 @@ def test_a_fork_of_a_server_in_the_background_is_ended_by_its_own_interrupt(runn
         assert (collect(answer["pid"]), paths[0].read_text()) == (-signal.SIGINT, "")
 
 
+@pytest.mark.long
 def test_a_signal_that_a_setup_line_ignores_stays_ignored(runner: Runner, command_of: Callable[..., list[str]]) -> None:
     script = str(runner.write("script.py", "import os, signal; os.kill(os.getpid(), signal.SIGUSR1)"))
     done = subprocess.run(
@@ -77,6 +79,7 @@ def test_a_fatal_signal_leaves_pythons_stack_on_standard_error(runner: Runner, n
     assert 'script.py", line 3 in step' in outcome.stderr
 
 
+@pytest.mark.long
 def test_a_worker_whose_standard_error_is_closed_runs(runner: Runner, command_of: Callable[..., list[str]]) -> None:
     script = str(runner.write("script.py", "print('runs')"))
     done = subprocess.run(

@@ -77,6 +77,7 @@ def test_leaves_before_the_interpreter_is_taken_apart_if_torch_is_loaded(runner:
     assert runner.run_script(f"import torch\n{DROPPED_LATE}").stdout == ""
 
 
+@pytest.mark.long
 def test_a_torch_that_is_installed_elsewhere_is_not_taken_apart(runner: Runner) -> None:
     """A module system puts it on PYTHONPATH; to drop its 1,800 modules takes longer than all of the end."""
     runner.write("apps/torch/__init__.py", DROPPED_LATE.split("sys.modules")[0] + "late = Late()\n")
@@ -84,6 +85,7 @@ def test_a_torch_that_is_installed_elsewhere_is_not_taken_apart(runner: Runner) 
     assert runner.run_script("import torch", PYTHONPATH=path).stdout == ""
 
 
+@pytest.mark.long
 def test_torchs_own_finalizers_are_not_called_and_the_users_are(runner: Runner) -> None:
     runner.write("torch/__init__.py", "")
     library = "import weakref\nclass A: pass\na = A()\nweakref.finalize(a, lambda: print('operators'))\n"
@@ -115,6 +117,7 @@ def test_the_names_stay_while_threads_of_a_process_group_may_wait_for_the_main_t
     assert (free.exit_code, free.stdout) == (0, "dropped\n")
 
 
+@pytest.mark.long
 def test_a_file_that_a_preloaded_module_has_open_is_flushed_in_a_fork(runner: Runner) -> None:
     site = runner.write("site/torch.py", "__version__ = '9.9'").parent
     runner.write("site/holder.py", "file = open('held.txt', 'w')")

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from tests.worker.conftest import Runner
 
 
+@pytest.mark.long
 def test_uncaught_exception_is_written_in_torchs_format_and_ours(runner: Runner) -> None:
     before = time.time_ns()
     outcome = runner.run_script("def f():\n    raise ValueError('no grad')\nf()\n")
@@ -36,6 +37,7 @@ def test_uncaught_exception_is_written_in_torchs_format_and_ours(runner: Runner)
     assert os.listdir(runner.error_file.parent) == ["error.json"]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("name", "tail"), [("stderr.log", "a warning of NCCL\n"), ("agent.out", "")])
 def test_record_has_the_end_of_standard_error_if_that_is_the_ranks_file(
     runner: Runner, command_of: Callable[..., list[str]], tmp_path: Path, name: str, tail: str
@@ -50,6 +52,7 @@ def test_record_has_the_end_of_standard_error_if_that_is_the_ranks_file(
     assert runner.read_error()["stderr_tail"] == tail
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "source",
     [
@@ -97,6 +100,7 @@ def test_exit_code_is_1_and_the_record_is_bounded_if_the_exception_is_hostile(ru
         assert len(message["extraInfo"]["py_callstack"]) < CALLSTACK_LIMIT + 100
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("place", ["file/error.json", "folder", ""])
 def test_traceback_and_exit_code_stay_if_the_record_cannot_be_written(runner: Runner, place: str) -> None:
     runner.write("file", "")
@@ -107,6 +111,7 @@ def test_traceback_and_exit_code_stay_if_the_record_cannot_be_written(runner: Ru
     assert outcome.stderr.count("Traceback") == 1
 
 
+@pytest.mark.long
 def test_script_that_cannot_be_opened_is_a_failure_to_start(runner: Runner) -> None:
     assert runner.run_worker("--script", "nowhere.py").exit_code == 2
     record = runner.read_error()
@@ -114,11 +119,13 @@ def test_script_that_cannot_be_opened_is_a_failure_to_start(runner: Runner) -> N
     assert record["message"]["message"].startswith("FileNotFoundError: ")
 
 
+@pytest.mark.long
 def test_syntax_error_is_written_as_python_prints_it(runner: Runner) -> None:
     outcome = runner.run_script("def f(:\n")
     assert runner.read_error()["message"]["extraInfo"]["py_callstack"] == outcome.stderr
 
 
+@pytest.mark.long
 def test_what_record_of_torch_wrote_is_kept(runner: Runner) -> None:
     text = "ZeroDivisionError: division by zero"
     theirs = {"message": {"message": text, "errorCode": 5, "extraInfo": {"py_callstack": "", "timestamp": "1"}}}
@@ -129,6 +136,7 @@ def test_what_record_of_torch_wrote_is_kept(runner: Runner) -> None:
     assert (record["class"], record["rank"]) == ("exception", 3)
 
 
+@pytest.mark.long
 def test_an_error_file_of_a_child_does_not_hide_the_ranks_own_exception(runner: Runner) -> None:
     childs = {"message": {"message": "ValueError: of a child", "extraInfo": {"py_callstack": "", "timestamp": "1"}}}
     runner.write("ranks/00003/error.json", json.dumps(childs))
@@ -136,6 +144,7 @@ def test_an_error_file_of_a_child_does_not_hide_the_ranks_own_exception(runner: 
     assert runner.read_error()["message"]["message"] == "ZeroDivisionError: division by zero"
 
 
+@pytest.mark.long
 def test_the_failure_of_a_nested_torchrun_is_that_of_its_worker(runner: Runner) -> None:
     workers = {"message": {"message": "ValueError: of a worker", "extraInfo": {"py_callstack": "", "timestamp": "1"}}}
     runner.write("ranks/00003/error.json", json.dumps(workers))
@@ -175,6 +184,7 @@ def full_disk(tmp_path: Path) -> Iterator[Path]:
         subprocess.run(["umount", "-l", str(place)], check=True)
 
 
+@pytest.mark.long
 def test_traceback_and_exit_code_stay_if_the_disk_is_full(runner: Runner, full_disk: Path) -> None:
     error_file = full_disk / "error.json"
     outcome = runner.run_script("raise ValueError('x' * 5000)", TORCHELASTIC_ERROR_FILE=str(error_file))
@@ -183,6 +193,7 @@ def test_traceback_and_exit_code_stay_if_the_disk_is_full(runner: Runner, full_d
     assert os.listdir(full_disk) == ["filler"]
 
 
+@pytest.mark.long
 def test_a_stop_does_not_tear_the_error_file(runner: Runner) -> None:
     """The TERM that a peer's failure brings may come in the middle of writing; here it comes with the text."""
     outcome = runner.run_script(

@@ -64,6 +64,7 @@ def test_server_is_unsafe_if_an_import_leaves_something_that_no_fork_survives(
 
 
 # What CUDA's driver answers before and after cuInit: CUDA_ERROR_NOT_INITIALIZED, and CUDA_SUCCESS.
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("answer", "unsafe"),
     [(3, None), (0, "an import has initialised the CUDA driver, which does not survive a fork")],
@@ -79,6 +80,7 @@ def test_server_is_safe_with_a_cuda_driver_that_is_loaded_and_not_initialised(
     assert preload(runner, f"import ctypes; ctypes.CDLL({str(driver)!r})") == unsafe
 
 
+@pytest.mark.long
 def test_server_is_safe_if_a_thread_ends_at_the_first_fork(runner: Runner) -> None:
     assert preload(runner, STOPS_AT_FORK) is None
 
@@ -101,6 +103,7 @@ def test_server_is_unsafe_if_an_import_asks_for_what_only_workers_have(runner: R
     assert unsafe_after(runner, "import settings") == why
 
 
+@pytest.mark.long
 def test_server_is_safe_if_an_import_looks_at_all_variables_there_are(runner: Runner) -> None:
     del runner.environment["RANK"], runner.environment["LOCAL_RANK"]
     runner.environment["COLOUR"] = "red"
@@ -108,6 +111,7 @@ def test_server_is_safe_if_an_import_looks_at_all_variables_there_are(runner: Ru
     assert unsafe_after(runner, source) is None
 
 
+@pytest.mark.long
 def test_server_is_unsafe_if_torch_breaks_off_in_the_middle(runner: Runner) -> None:
     """A second import of what is left in `sys.modules` would fail in other words than the first."""
     runner.write("site/torch/__init__.py", "from torch import half; import nowhere")

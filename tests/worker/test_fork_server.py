@@ -63,6 +63,7 @@ def fork_script(server: Server, runner: Runner, source: str, *arguments: str, **
     )
 
 
+@pytest.mark.long
 def test_server_says_what_it_has_imported(server: Server) -> None:
     ready = server.ready
     assert ready.pop("seconds") > 0
@@ -77,6 +78,7 @@ def test_server_says_what_it_has_imported(server: Server) -> None:
     assert ready == expected
 
 
+@pytest.mark.long
 def test_worker_is_the_agents_child_and_runs_the_script_as_main(server: Server, runner: Runner) -> None:
     environment = {**runner.environment, "ONLY_HERE": "a=b\udcff", "EMPTY": ""}
     answer = fork_script(server, runner, REPORT, "-x", "a b", "", "ä", **environment)
@@ -117,6 +119,7 @@ def test_worker_that_starts_too_late_does_not_run(runner: Runner, has_namesake: 
     deadline.close()
 
 
+@pytest.mark.long
 def test_worker_runs_a_module(server: Server, runner: Runner) -> None:
     runner.write("package/__init__.py", "")
     runner.write("package/job.py", "import sys; print(sys.argv, __name__, __spec__.name, sys.path[0])")
@@ -134,6 +137,7 @@ def test_worker_runs_a_module(server: Server, runner: Runner) -> None:
     assert (runner.directory / "out").read_text() == expected
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("directory", "number", "message"), [("nowhere", 2, "No such file"), ("file", 20, "Not a dir")]
 )
@@ -150,6 +154,7 @@ def test_server_answers_with_the_error_and_leaves_no_process_if_a_worker_cannot_
     assert collect(fork_script(server, runner, "")["pid"]) == 0
 
 
+@pytest.mark.long
 def test_server_leaves_if_the_agent_closes_its_link(server: Server) -> None:
     server.link.close()
     assert server.process.wait(WAIT_S) == 0
@@ -160,6 +165,7 @@ def test_server_does_nothing_if_its_agent_is_gone_already(runner: Runner) -> Non
     assert outcome.exit_code == -signal.SIGKILL
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "arguments", [[], *longer(["--parent"], ["--parent", "x"], ["--parent", "1", "--preload"], ["a", "1"])]
 )
@@ -169,6 +175,7 @@ def test_server_rejects_arguments_that_are_not_an_agents(runner: Runner, argumen
     assert "not --parent PID [--deadline DESCRIPTOR] [--preload MODULE]..." in outcome.stderr
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "number",
     [signal.SIGTERM, *longer(signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)],
@@ -188,6 +195,7 @@ def test_slurms_signals_do_not_end_the_server_but_its_workers(
     os.close(output)
 
 
+@pytest.mark.long
 def test_worker_ignores_a_signal_that_is_ignored_where_its_server_starts(runner: Runner) -> None:
     """As plain Python does below `nohup`."""
     source = "import os, signal; os.kill(os.getpid(), signal.SIGHUP); os.kill(os.getpid(), signal.SIGUSR1)"
@@ -197,6 +205,7 @@ def test_worker_ignores_a_signal_that_is_ignored_where_its_server_starts(runner:
         assert collect(fork_script(server, runner, source)["pid"]) == -signal.SIGUSR1
 
 
+@pytest.mark.long
 def test_server_without_torch_says_so_and_forks(runner: Runner) -> None:
     runner.write("site/torch.py", "raise ModuleNotFoundError('no torch here')")
     runner.environment["PYTHONPATH"] = str(runner.directory / "site")
@@ -207,6 +216,7 @@ def test_server_without_torch_says_so_and_forks(runner: Runner) -> None:
         assert collect(fork_script(server, runner, "raise SystemExit(3)")["pid"]) == 3
 
 
+@pytest.mark.long
 def test_server_preloads_what_it_is_told_and_names_what_it_cannot(runner: Runner) -> None:
     runner.write("site/torch.py", "__version__ = '9.9'")
     runner.write("site/mine.py", "import os; loaded_by = os.getpid()")
@@ -231,6 +241,7 @@ def test_what_a_preloaded_module_finalizes_is_left_to_the_server(runner: Runner)
         assert (runner.directory / (runner.directory / "out").read_text().strip()).is_dir()
 
 
+@pytest.mark.long
 def test_worker_may_have_a_large_environment(server: Server, runner: Runner) -> None:
     large = {f"LARGE_{number}": str(number) * 100_000 for number in range(10)}
     os.mkfifo(runner.directory / "fifo")
@@ -280,6 +291,7 @@ def test_a_hundred_forks_leave_nothing_in_the_server(server: Server, runner: Run
     assert forks_of(server) == []
 
 
+@pytest.mark.long
 def test_server_answers_with_the_error_if_it_has_no_descriptor_left(server: Server, runner: Runner) -> None:
     before = open_descriptors(server.process.pid)
     resource.prlimit(server.process.pid, resource.RLIMIT_NOFILE, (len(before) + 3, 100))
@@ -341,6 +353,7 @@ os.register_at_fork(after_in_child=in_child)
 """
 
 
+@pytest.mark.long
 def test_server_answers_with_an_error_if_the_fork_dies_while_it_is_set_up(runner: Runner) -> None:
     runner.write("site/torch.py", "")
     runner.write("site/dies.py", AT_FORK.format(action="os.kill(os.getpid(), signal.SIGKILL)"))
@@ -354,6 +367,7 @@ def test_server_answers_with_an_error_if_the_fork_dies_while_it_is_set_up(runner
         assert collect(fork_script(server, runner, "")["pid"]) == 0
 
 
+@pytest.mark.long
 def test_nothing_is_left_if_the_server_is_killed_while_a_fork_is_set_up(runner: Runner) -> None:
     runner.write("site/torch.py", "")
     runner.write("site/waits.py", AT_FORK.format(action="open('pid', 'w').write(str(os.getpid())); open('go').read()"))
@@ -375,6 +389,7 @@ def test_nothing_is_left_if_the_server_is_killed_while_a_fork_is_set_up(runner: 
     assert not (runner.directory / "ran").exists()
 
 
+@pytest.mark.long
 def test_worker_says_what_plain_python_says_if_there_is_no_script(server: Server, runner: Runner) -> None:
     plain = runner.run([sys.executable, "missing.py"])
     answer = server.fork_worker(

@@ -108,6 +108,7 @@ def test_a_state_that_is_refused_once_leaves_the_ones_before_and_refused_twice_n
     assert outcome.stderr.endswith(WITHOUT)
 
 
+@pytest.mark.long
 def test_a_state_that_fits_again_is_kept_again(node: Node) -> None:
     map_control(node.files[0].own)[LIMIT] = 8 * MIB
     large = "".join(f"memory.save({step}, bytes(20 << 20))\n" for step in (2, 3, 4))

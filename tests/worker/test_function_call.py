@@ -68,6 +68,7 @@ def called(function: Callable[..., Any], folder: Path, *arguments: Any) -> Calle
     return call(pickle_function(function, arguments), folder)
 
 
+@pytest.mark.long
 def test_what_a_function_returns_is_kept(tmp_path: Path) -> None:
     def add(a: int, b: int) -> dict[str, Any]:
         return {"sum": a + b, "later": lambda: a}
@@ -78,6 +79,7 @@ def test_what_a_function_returns_is_kept(tmp_path: Path) -> None:
     assert done.value()["later"]() == 1
 
 
+@pytest.mark.long
 def test_a_function_finds_an_empty_main_and_no_arguments(tmp_path: Path) -> None:
     def look() -> Any:
         import sys
@@ -88,6 +90,7 @@ def test_a_function_finds_an_empty_main_and_no_arguments(tmp_path: Path) -> None
     assert called(look, tmp_path).value() == (["-c"], None, None, "")
 
 
+@pytest.mark.long
 def test_a_function_of_a_module_is_found_where_it_was_submitted_from(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -108,12 +111,14 @@ def test_the_path_of_the_submission_goes_around_ones_own(monkeypatch: pytest.Mon
     assert sys.path == ["/scripts", "", "/lib", "/site", "/more"]
 
 
+@pytest.mark.long
 def test_a_function_that_leaves_by_sys_exit_has_no_value(tmp_path: Path) -> None:
     done = called(lambda: sys.exit(0), tmp_path)
     assert done.exit_code == 0
     assert not os.path.exists(done.layout.return_value(1, 3))
 
 
+@pytest.mark.long
 def test_a_child_that_the_function_forks_keeps_nothing(tmp_path: Path) -> None:
     def fork() -> str:
         import os
@@ -176,6 +181,7 @@ def test_the_frame_of_a_call_is_kept_and_profiling_goes_on_as_before() -> None:
     assert "return called" in seen
 
 
+@pytest.mark.long
 def test_the_traceback_of_a_function_shows_the_function_alone(tmp_path: Path) -> None:
     def fails() -> None:
         raise ValueError("no")
@@ -186,12 +192,14 @@ def test_the_traceback_of_a_function_shows_the_function_alone(tmp_path: Path) ->
     assert "hpc_elastic" not in done.stderr.replace(__file__, "")
 
 
+@pytest.mark.long
 def test_a_value_that_cannot_be_pickled_is_a_failure_that_says_so(tmp_path: Path) -> None:
     done = called(threading.Lock, tmp_path)
     assert done.exit_code == 1
     assert "returned a lock that cannot be pickled" in done.error()
 
 
+@pytest.mark.long
 def test_a_function_that_cannot_be_unpickled_names_the_packages_that_differ(tmp_path: Path) -> None:
     header = FunctionHeader(
         function="gone:f",
@@ -205,6 +213,7 @@ def test_a_function_that_cannot_be_unpickled_names_the_packages_that_differ(tmp_
     assert "nowhere is not installed here and 1.0 where it was submitted" in done.error()
 
 
+@pytest.mark.long
 def test_another_version_of_a_package_is_said_where_the_function_works_all_the_same(tmp_path: Path) -> None:
     (tmp_path / "first").write_bytes(pickle_function(lambda: 1, ()))
     header, pickled = read_function(str(tmp_path / "first"))

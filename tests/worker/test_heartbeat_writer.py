@@ -79,11 +79,13 @@ def test_heartbeats_of_a_script_are_read_by_the_agent(node: Node) -> None:
     assert 0 <= state.age_s < 60
 
 
+@pytest.mark.long
 def test_a_worker_without_a_heartbeat_has_no_age(node: Node) -> None:
     assert node.run_script("pass").exit_code == 0
     assert node.state() == HeartbeatState(step=None, age_s=None, count=0)
 
 
+@pytest.mark.long
 def test_a_script_imports_heartbeat_where_nothing_of_ours_is_installed(node: Node) -> None:
     """Also if it has cleared `sys.modules` of this package; -S leaves out the editable installation of the tests."""
     source = """
@@ -104,6 +106,7 @@ def test_the_finder_knows_no_other_name(node: Node) -> None:
     assert node.run_script(source).stdout == "[None, None, None]\n"
 
 
+@pytest.mark.long
 def test_heartbeats_of_threads_count_for_their_rank(node: Node) -> None:
     source = """
 import threading
@@ -135,6 +138,7 @@ assert os.waitpid(pid, 0)[1] == 0
     assert (node.state().step, node.state().count) == (1, 1)
 
 
+@pytest.mark.long
 def test_programs_that_a_worker_starts_do_not_beat_for_it(node: Node) -> None:
     child = f"import sys; sys.path.insert(0, {str(PACKAGE.parent)!r})\n"
     child += "from hpc_elastic.worker import heartbeat; heartbeat(9)"
@@ -148,6 +152,7 @@ def _own_python(source: str) -> tuple[str, ...]:
     return ("--command", sys.executable, "-c", path + source)
 
 
+@pytest.mark.long
 def test_a_command_that_has_the_package_beats_for_its_rank(node: Node) -> None:
     source = f"from hpc_elastic.worker import heartbeat; heartbeat(4)\nimport os; print({VARIABLE!r} in os.environ)"
     kind, program, *arguments = _own_python(source)
@@ -156,6 +161,7 @@ def test_a_command_that_has_the_package_beats_for_its_rank(node: Node) -> None:
     assert (node.state().step, node.state().count) == (4, 1)
 
 
+@pytest.mark.long
 def test_of_a_commands_programs_the_first_that_beats_is_the_rank(node: Node) -> None:
     child = _own_python("from hpc_elastic.worker import heartbeat; heartbeat(9)")[1:]
     source = (
@@ -182,6 +188,7 @@ def test_heartbeat_is_imported_without_torch_and_little_else(tmp_path: Path) -> 
     assert done.stdout == "False True\n", done.stderr
 
 
+@pytest.mark.long
 def test_heartbeat_rejects_a_step_that_is_no_whole_number(node: Node) -> None:
     outcome = node.run_script("from hpc_elastic.worker import heartbeat; heartbeat(0.5)")
     assert "TypeError: heartbeat: found step 0.5, expected a whole number" in outcome.stderr
@@ -205,6 +212,7 @@ def test_a_heartbeat_costs_less_than_2_microseconds() -> None:
 STACK = re.compile(r'File ".*script\.py", line \d+ in wait_here')
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "waits",
     [

@@ -223,6 +223,7 @@ print(os.listdir(layout.kept_states(3)))
 """
 
 
+@pytest.mark.long
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can mount a small file system")
 def test_a_full_disk_is_said_and_nothing_half_made_is_left(tmp_path: Path) -> None:
     mount = 'mount -t tmpfs -o size=1M tmpfs "$0" && exec "$@"'

@@ -30,6 +30,7 @@ def agent() -> Iterator[socket.socket]:
         yield receiver
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("source", [LINGERS_AT_EXIT, LINGERS_IN_A_THREAD])
 @pytest.mark.parametrize("kind", ["--script", "--module"])
 def test_an_uncaught_exception_is_told_while_the_process_lives_on(
@@ -98,6 +99,7 @@ def test_the_users_code_and_its_children_do_not_see_the_agents_name(
     assert NAME_VARIABLE not in outcome.stdout
 
 
+@pytest.mark.long
 def test_a_forks_uncaught_exception_is_told_too(runner: Runner, agent: socket.socket) -> None:
     runner.environment["PYTHONPATH"] = str(runner.write("site/torch.py", "__version__ = '9.9'").parent)
     script = runner.write("script.py", f"import os\nprint(dict(os.environ), flush=True)\n{RAISES}")

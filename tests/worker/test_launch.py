@@ -22,6 +22,7 @@ def run_launch(*arguments: str, python: str = sys.executable, launch: Path = PAC
     return done.returncode, done.stdout + done.stderr
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("options", [(), ("-I",), ("-S", "-E")])
 def test_script_imports_the_package_if_it_is_installed_nowhere(runner: Runner, options: tuple[str, ...]) -> None:
     """-S leaves site-packages out, and with it the editable installation of the tests."""
@@ -33,6 +34,7 @@ def test_script_imports_the_package_if_it_is_installed_nowhere(runner: Runner, o
     assert str(PACKAGE) not in outcome.stdout.split()[1:]
 
 
+@pytest.mark.long
 def test_script_does_not_see_what_is_installed_beside_the_package(runner: Runner) -> None:
     neighbours = runner.directory / "site-packages"
     neighbours.mkdir()
@@ -45,6 +47,7 @@ def test_script_does_not_see_what_is_installed_beside_the_package(runner: Runner
     assert outcome.stderr.endswith("ModuleNotFoundError: No module named 'neighbour_of_the_package'\n")
 
 
+@pytest.mark.long
 def test_children_of_a_script_do_not_see_the_package(runner: Runner) -> None:
     child = "import importlib.util; print(importlib.util.find_spec('hpc_elastic'))"
     outcome = runner.run_script(f"import subprocess, sys; subprocess.run([sys.executable, '-S', '-c', {child!r}])")

@@ -28,6 +28,7 @@ caller()
 """
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("options", [("-I",), *longer((("-W", "error"),), (("-X", "dev", "-u"),))], ids=" ".join)
 @pytest.mark.parametrize("source", [COMMAND_LINE, WARNINGS], ids=["command_line", "warnings"])
 def test_worker_does_what_plain_python_does_if_it_has_options(

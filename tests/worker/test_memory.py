@@ -252,6 +252,7 @@ def test_a_step_of_another_librarys_whole_numbers_is_taken(node: Node) -> None:
     assert node.states.verify() == held((1, 7))
 
 
+@pytest.mark.long
 def test_a_state_that_is_too_large_is_not_kept_and_one_line_says_so(node: Node) -> None:
     map_control(node.files[0].own)[LIMIT] = 5 << 20
     source = "from hpc_elastic import memory\nfor step in range(3): memory.save(step, bytes(3 << 20))\nprint('goes on')"
@@ -379,6 +380,7 @@ if __name__ == "__main__":
     assert [state.step for state in read_slots(map_control(node.files[0].own))] == [1]
 
 
+@pytest.mark.long
 def test_a_program_that_a_rank_starts_inherits_nothing_of_it(node: Node) -> None:
     look = node.runner.write(
         "look.py",
@@ -388,11 +390,13 @@ def test_a_program_that_a_rank_starts_inherits_nothing_of_it(node: Node) -> None
     assert node.run(0, source).stdout == "[]\n"
 
 
+@pytest.mark.long
 def test_a_script_imports_memory_where_nothing_of_ours_is_installed(node: Node) -> None:
     outcome = node.run(0, LOAD, python=(sys.executable, "-I", "-S"))
     assert (outcome.stdout, outcome.stderr) == ("(None, None)\n", "")
 
 
+@pytest.mark.long
 def test_a_program_of_a_command_saves_and_passes_nothing_on(node: Node) -> None:
     source = f"import os\nfrom hpc_elastic import memory\nmemory.save(3, 'x')\nprint({VARIABLE!r} in os.environ)"
     script = str(node.runner.write("own.py", source))
@@ -500,6 +504,7 @@ def test_an_attempt_cannot_begin_with_a_state_where_no_memory_can_be_made(
         RankStates(print).begin(assign(2, StateVersion(attempt=1, step=9)))
 
 
+@pytest.mark.long
 def test_a_save_in_the_handler_of_a_signal_that_interrupts_a_save_does_nothing(node: Node) -> None:
     """As in a handler that saves what it can at SIGTERM; to wait for the interrupted save would take for ever."""
     source = """
@@ -518,6 +523,7 @@ memory.save(2, {"w": 2})
     assert [state.step for state in read_slots(map_control(node.files[0].own))] == [2, 1]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("limit", "found"),
     [
@@ -536,6 +542,7 @@ def test_a_state_that_a_limit_refuses_is_not_kept_and_one_line_says_so(limit: st
     assert outcome.stderr == f"hpc-elastic: memory.save: {found}; training goes on without states in memory\n"
 
 
+@pytest.mark.long
 def test_a_line_that_cannot_be_written_costs_the_training_nothing(node: Node) -> None:
     """As on a full disk: `save` never raises for want of room."""
     source = """
@@ -552,6 +559,7 @@ os.write(1, b"goes on")
     assert (outcome.exit_code, outcome.stdout) == (0, "goes on"), outcome.stderr
 
 
+@pytest.mark.long
 def test_memory_is_reserved_in_pieces_that_end_between_two_signals(node: Node) -> None:
     """Older kernels end a call at any signal, and Python begins it anew."""
     source = """

@@ -222,6 +222,7 @@ def test_an_exception_ends_the_saving(rank: Heartbeats) -> None:
 # In processes of their own.
 
 
+@pytest.mark.long
 def test_a_script_hears_of_a_notice_where_nothing_of_ours_is_installed(node: Node) -> None:
     give(node.heartbeats)
     source = "from hpc_elastic.worker import notice_received\nprint(notice_received().reason)"
@@ -229,6 +230,7 @@ def test_a_script_hears_of_a_notice_where_nothing_of_ours_is_installed(node: Nod
     assert (outcome.stdout, outcome.stderr) == ("time_limit\n", "")
 
 
+@pytest.mark.long
 def test_a_command_that_has_the_package_hears_of_a_notice(node: Node) -> None:
     give(node.heartbeats)
     kind, program, *arguments = _own_python(
@@ -306,6 +308,7 @@ def test_a_poll_counts_itself_before_it_looks(rank: Heartbeats) -> None:
     assert seen == [1]
 
 
+@pytest.mark.long
 def test_what_a_rank_forks_ignores_the_signal_of_a_notice(runner: Runner) -> None:
     node = Node(runner)
     node.heartbeats = Heartbeats(notice_signal=signal.SIGUSR2)

@@ -113,6 +113,7 @@ def test_the_bytes_are_laid_out_as_safetensors_asks() -> None:
     assert [entry["dtype"] for entry in header.values()] == ["F64", "I8", "U8"]
 
 
+@pytest.mark.long
 def test_a_state_of_many_tensors_gives_the_garbage_collector_little_to_go_through() -> None:
     """Its full collections took more than half of the time of a save of thousands of small tensors."""
     state = {"w": [{"step": torch.ones(1), "average": torch.ones(2)} for _ in range(1000)]}

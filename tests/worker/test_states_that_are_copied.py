@@ -89,6 +89,7 @@ def test_what_no_other_node_gives_is_told_with_the_reason(node: CopyingNode, tmp
         node.states.fetch(order, RunLayout(str(tmp_path)))
 
 
+@pytest.mark.long
 def test_copies_that_do_not_fit_cost_one_line_and_no_state(node: CopyingNode) -> None:
     for local_rank in (0, 1):
         node.numbers(local_rank)[LIMIT] = 11 << 20  # of states of a page or two: 2 MiB each, six are needed
@@ -103,6 +104,7 @@ def test_copies_that_do_not_fit_cost_one_line_and_no_state(node: CopyingNode) ->
     assert node.states.verify() == held((1, 10), (1, 9))
 
 
+@pytest.mark.long
 def test_a_state_that_is_the_same_on_all_ranks_takes_no_more_memory(node: CopyingNode) -> None:
     node.run(0, SAVES.replace("* 1000}", "* 1000}, replicated=True") + WAIT)
     assert node.states.verify() == held((1, 10), (1, 9), part="* default")

@@ -56,6 +56,7 @@ def test_a_deadline_passes_while_the_machine_sleeps() -> None:
     deadline.close()
 
 
+@pytest.mark.long
 @needs_sleep
 def test_an_agents_lease_runs_out_while_the_machine_sleeps() -> None:
     source = "from hpc_elastic.agent.system.event_loop import AgentEventLoop; print(AgentEventLoop().time())"

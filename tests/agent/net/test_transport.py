@@ -176,6 +176,7 @@ def test_a_reset_is_the_other_kernels_word() -> None:
     play(scene)
 
 
+@pytest.mark.long
 def test_an_agent_that_is_killed_has_closed_its_connection(spawn: Spawn) -> None:
     async def scene(there: Listening) -> None:
         agent = await asyncio.to_thread(spawn, DIALLING_AGENT.format(port=there.port))
@@ -189,6 +190,7 @@ def test_an_agent_that_is_killed_has_closed_its_connection(spawn: Spawn) -> None
     play(scene)
 
 
+@pytest.mark.long
 def test_an_agent_that_is_only_cut_off_has_not_closed_its_connection(spawn: Spawn) -> None:
     """The end of this side's patience, the kernel's or the agent's, says nothing about the other side."""
 

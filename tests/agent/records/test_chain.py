@@ -345,6 +345,7 @@ def a_large_run(run: Run, nodes: int, monkeypatch: pytest.MonkeyPatch) -> tuple[
     return searching, opened, sizes
 
 
+@pytest.mark.long
 def test_a_search_of_4096_agents_reads_no_more_than_a_gigabyte(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each reads the claims once, however often it looks, and none the roster."""
     journal, opened, sizes = a_large_run(run, 4096, monkeypatch)

@@ -169,6 +169,7 @@ def test_each_exit_is_told_with_its_code(tmp_path: Path) -> None:
     assert sorted(play(tmp_path, scene).exits) == [(0, 0), (1, 3), (2, -9)]
 
 
+@pytest.mark.long
 def test_a_scene_leaves_alone_what_this_process_had_started_before(tmp_path: Path, spawn: Spawn) -> None:
     bystander = spawn(SLEEP)
 
@@ -191,6 +192,7 @@ def test_a_stop_sends_term_and_returns_as_soon_as_all_are_gone(tmp_path: Path) -
     assert made.output(0) == "ready\nsaved\n"
 
 
+@pytest.mark.long
 def test_a_worker_that_ignores_term_is_killed_after_its_grace(tmp_path: Path) -> None:
     async def scene(made: Scene) -> None:
         await made.start(IGNORES_TERM)
@@ -199,6 +201,7 @@ def test_a_worker_that_ignores_term_is_killed_after_its_grace(tmp_path: Path) ->
     assert play(tmp_path, scene, grace_s=0.1).exits == [(0, -9)]
 
 
+@pytest.mark.long
 def test_workers_that_had_their_term_get_no_second_one(tmp_path: Path) -> None:
     async def scene(made: Scene) -> None:
         await made.start(SAVES)
@@ -209,6 +212,7 @@ def test_workers_that_had_their_term_get_no_second_one(tmp_path: Path) -> None:
     assert made.output() == "ready\n"
 
 
+@pytest.mark.long
 def test_a_fence_kills_at_once(tmp_path: Path) -> None:
     async def scene(made: Scene) -> None:
         await made.start(SAVES)
@@ -217,6 +221,7 @@ def test_a_fence_kills_at_once(tmp_path: Path) -> None:
     assert play(tmp_path, scene).exits == [(0, -9)]
 
 
+@pytest.mark.long
 def test_a_hurry_cuts_the_grace_short(tmp_path: Path) -> None:
     async def scene(made: Scene) -> None:
         await made.start(IGNORES_TERM)
@@ -228,6 +233,7 @@ def test_a_hurry_cuts_the_grace_short(tmp_path: Path) -> None:
     assert play(tmp_path, scene, grace_s=1000).exits == [(0, -9)]
 
 
+@pytest.mark.long
 def test_a_hurry_that_comes_while_the_workers_still_start_counts(tmp_path: Path) -> None:
     """The stop waits for the start, and the fence that hardens it may come meanwhile."""
 
@@ -239,6 +245,7 @@ def test_a_hurry_that_comes_while_the_workers_still_start_counts(tmp_path: Path)
     assert play(tmp_path, scene, restart_grace_s=1000).exits == [(0, -9)]
 
 
+@pytest.mark.long
 def test_a_hurry_is_over_with_the_stop_that_it_was_for(tmp_path: Path) -> None:
     async def scene(made: Scene) -> None:
         made.workers.hurry()
@@ -253,6 +260,7 @@ def helper_pid(made: Scene) -> int:
     return int(made.output().split()[1])
 
 
+@pytest.mark.long
 def test_what_a_failed_worker_left_behind_is_stopped_too(tmp_path: Path) -> None:
     async def scene(made: Scene) -> None:
         await made.start(HELPED.format(source=SLEEPS, exitcode=1))
@@ -264,6 +272,7 @@ def test_what_a_failed_worker_left_behind_is_stopped_too(tmp_path: Path) -> None
     play(tmp_path, scene)
 
 
+@pytest.mark.long
 def test_what_a_worker_that_succeeded_left_behind_may_finish_first(tmp_path: Path) -> None:
     mark = tmp_path / "uploaded"
     uploads = f"import time; print('ready', flush=True); time.sleep(0.3); open({str(mark)!r}, 'w').close()"
@@ -277,6 +286,7 @@ def test_what_a_worker_that_succeeded_left_behind_may_finish_first(tmp_path: Pat
     assert mark.exists()
 
 
+@pytest.mark.long
 def test_the_end_does_not_wait_for_ever_for_what_a_success_left_behind(tmp_path: Path) -> None:
     async def scene(made: Scene) -> None:
         await made.start(HELPED.format(source=IGNORES_TERM, exitcode=0))
@@ -323,6 +333,7 @@ def test_tells_what_a_stop_explains_from_a_kill_by_somebody_else(tmp_path: Path)
     play(tmp_path, scene)
 
 
+@pytest.mark.long
 def test_a_last_word_is_a_failure_before_the_worker_has_ended(tmp_path: Path) -> None:
     async def scene(made: Scene) -> None:
         (pid,) = await made.start(ENDS.format(attempt=1, then=AT_EXIT.format(exitcode=1)))
@@ -384,6 +395,7 @@ def test_a_worker_that_never_ends_after_its_last_word_is_killed_after_the_grace(
     assert (made.exits, made.explained) == ([(0, 1)], [Explained.NO])
 
 
+@pytest.mark.long
 def test_another_exit_code_than_the_last_words_is_told_too(tmp_path: Path) -> None:
     async def scene(made: Scene) -> None:
         await made.start(ENDS.format(attempt=1, then=AT_EXIT.format(exitcode=42)))
@@ -395,6 +407,7 @@ def test_another_exit_code_than_the_last_words_is_told_too(tmp_path: Path) -> No
     assert (made.exits, made.explained) == ([(0, 1), (0, 42)], [Explained.NO, Explained.NO])
 
 
+@pytest.mark.long
 def test_what_a_worker_left_behind_that_ended_by_itself_gets_its_term_then(tmp_path: Path) -> None:
     saves = f"""
 helper = subprocess.Popen([sys.executable, "-c", {SAVES!r}], stdout=subprocess.PIPE, start_new_session=True)
@@ -413,6 +426,7 @@ os._exit(1)
     play(tmp_path, scene)
 
 
+@pytest.mark.long
 def test_a_last_word_of_somebody_else_or_of_an_older_attempt_counts_for_nothing(tmp_path: Path) -> None:
     async def scene(made: Scene) -> None:
         await made.start(ENDS.format(attempt=7, then="sys.exit(3)"))
@@ -422,6 +436,7 @@ def test_a_last_word_of_somebody_else_or_of_an_older_attempt_counts_for_nothing(
     assert play(tmp_path, scene).exits == [(0, 3)]
 
 
+@pytest.mark.long
 def test_a_last_word_during_a_stop_is_of_the_stop(tmp_path: Path) -> None:
     raises = "signal.signal(15, lambda *_: (send_last_word(os.environ['SAYS_TO'], 1), sys.exit(1)))\n"
 
@@ -459,6 +474,7 @@ def test_a_rank_that_a_stop_ends_with_an_exception_in_flight_has_failed(tmp_path
     assert [word.exit_code for word in made.failing if word is not None] == [3]
 
 
+@pytest.mark.long
 def test_a_rank_that_ignores_term_with_an_exception_in_flight_has_failed_too(tmp_path: Path) -> None:
     async def scene(made: Scene) -> None:
         await made.start(FAILS.format(then="signal.signal(15, signal.SIG_IGN)"))
@@ -468,6 +484,7 @@ def test_a_rank_that_ignores_term_with_an_exception_in_flight_has_failed_too(tmp
     assert (made.exits, made.explained) == ([(0, 3)], [Explained.PERHAPS])
 
 
+@pytest.mark.long
 def test_a_rank_that_goes_on_after_its_exception_is_stopped_like_any_other(tmp_path: Path) -> None:
     async def scene(made: Scene) -> None:
         await made.start(FAILS.format(then='send_word(os.environ["SAYS_TO"], WordKind.HANDLED, 1)'))
@@ -477,6 +494,7 @@ def test_a_rank_that_goes_on_after_its_exception_is_stopped_like_any_other(tmp_p
     assert (made.exits, made.explained, made.failing) == ([(0, -15)], [Explained.YES], [None])
 
 
+@pytest.mark.long
 def test_a_rank_that_succeeds_after_its_exception_has_not_failed(tmp_path: Path) -> None:
     async def scene(made: Scene) -> None:
         await made.start(FAILS.format(then="print('ready'); sys.exit(0)"))
@@ -486,6 +504,7 @@ def test_a_rank_that_succeeds_after_its_exception_has_not_failed(tmp_path: Path)
     assert (made.exits, made.explained, made.failing) == ([(0, 0)], [Explained.NO], [None])
 
 
+@pytest.mark.long
 def test_a_later_signal_of_its_own_is_not_put_down_to_an_exception_of_before(tmp_path: Path) -> None:
     async def scene(made: Scene) -> None:
         says = 'send_word(os.environ["SAYS_TO"], WordKind.CLOSED, 1)'
@@ -496,6 +515,7 @@ def test_a_later_signal_of_its_own_is_not_put_down_to_an_exception_of_before(tmp
     assert (made.exits, made.failing) == ([(0, -11)], [None])
 
 
+@pytest.mark.long
 def test_a_rank_that_hangs_while_it_closes_counts_as_failed_after_a_bound(tmp_path: Path) -> None:
     async def scene(made: Scene) -> None:
         await made.start(FAILS.format(then=""))
@@ -506,6 +526,7 @@ def test_a_rank_that_hangs_while_it_closes_counts_as_failed_after_a_bound(tmp_pa
     assert play(tmp_path, scene, closing_bound_s=0.1).exits == [(0, 3)]  # told once
 
 
+@pytest.mark.long
 def test_a_rank_that_has_ended_before_the_term_failed_by_itself(tmp_path: Path) -> None:
     """The head's stop may be handled before the event that says so."""
 

@@ -45,6 +45,7 @@ def test_the_others_are_stopped_while_one_saves_and_it_gets_its_term_then(tmp_pa
     assert made.output() == "ready\nsaved\n"
 
 
+@pytest.mark.long
 def test_a_stop_waits_for_a_save_as_long_as_for_one_at_the_end(tmp_path: Path) -> None:
     began = time.monotonic()
 
@@ -107,6 +108,7 @@ def test_what_an_ended_worker_left_behind_is_stopped_while_another_saves(tmp_pat
     play(tmp_path, scene, restart_grace_s=0.2)
 
 
+@pytest.mark.long
 def test_a_save_that_begins_after_the_term_is_waited_for(tmp_path: Path) -> None:
     async def scene(made: Scene) -> None:
         await made.start(IGNORES_TERM)
@@ -121,6 +123,7 @@ def test_a_save_that_begins_after_the_term_is_waited_for(tmp_path: Path) -> None
     assert play(tmp_path, scene, restart_grace_s=0.2).exits == [(0, -9)]
 
 
+@pytest.mark.long
 def test_a_fence_does_not_wait_for_a_save(tmp_path: Path) -> None:
     async def scene(made: Scene) -> None:
         made.saving = {0}
@@ -130,6 +133,7 @@ def test_a_fence_does_not_wait_for_a_save(tmp_path: Path) -> None:
     assert play(tmp_path, scene).exits == [(0, -9)]
 
 
+@pytest.mark.long
 def test_a_stop_that_becomes_a_fence_waits_no_more(tmp_path: Path) -> None:
     async def scene(made: Scene) -> None:
         made.saving = {0}
@@ -200,6 +204,7 @@ def test_nobody_has_time_after_the_death_of_an_agent_where_nobody_saves(tmp_path
     assert sorted(play(tmp_path, scene).exits) == [(0, -9), (1, -9)]
 
 
+@pytest.mark.long
 def test_a_save_has_no_more_time_after_the_death_of_an_agent_than_after_a_failure(tmp_path: Path) -> None:
     began = time.monotonic()
 

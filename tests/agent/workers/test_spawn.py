@@ -35,6 +35,7 @@ def end_of(worker: SpawnedWorker) -> int:
     return worker.collect()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("source", "exitcode"),
     [
@@ -50,6 +51,7 @@ def test_the_exit_code_is_negative_for_a_signal(tmp_path: Path, source: str, exi
     assert end_of(worker) == exitcode
 
 
+@pytest.mark.long
 def test_a_worker_has_its_own_session_files_and_folder(tmp_path: Path) -> None:
     source = "import os, sys; print(os.getsid(0) == os.getpid(), os.getcwd()); print(sys.stdin.read(), file=sys.stderr)"
     (worker,) = spawn_workers([an_order(tmp_path, source)], RunLayout(tmp_path), SPAWNER)
@@ -58,6 +60,7 @@ def test_a_worker_has_its_own_session_files_and_folder(tmp_path: Path) -> None:
     assert Path(RunLayout(tmp_path).stderr(1, 0)).read_text() == "\n"
 
 
+@pytest.mark.long
 def test_a_worker_inherits_no_file_of_the_agents(tmp_path: Path) -> None:
     with open(tmp_path / "x", "w") as file:
         os.set_inheritable(file.fileno(), False)
@@ -98,6 +101,7 @@ def test_a_stream_that_is_not_redirected_is_the_agents_own(
     assert not Path(RunLayout(tmp_path).stderr(1, 0)).exists()
 
 
+@pytest.mark.long
 def test_a_stream_that_is_dropped_is_nowhere(tmp_path: Path, capfdbinary: pytest.CaptureFixture[bytes]) -> None:
     source = "import sys; print('to out'); print('to err', file=sys.stderr)"
     destinations = LogDestinations(redirected=Std.ERR, dropped=Std.OUT)
@@ -118,6 +122,7 @@ def test_output_of_an_earlier_try_stays(tmp_path: Path) -> None:
     assert Path(RunLayout(tmp_path).stdout(1, 0)).read_text() == "again\nagain\n"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("source", "tail"),
     [

@@ -52,6 +52,7 @@ def test_a_line_that_comes_in_parts_is_one_line(tmp_path: Path, capfdbinary: Cap
     assert teed(capfdbinary) == [b"> begin", b"> middle", b"> end"]
 
 
+@pytest.mark.long
 def test_lines_of_two_streams_are_never_mixed_within_a_line(tmp_path: Path) -> None:
     """Both of the agent's streams are one file, and the workers write halves of lines by turns."""
     script = f"""

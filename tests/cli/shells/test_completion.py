@@ -76,6 +76,7 @@ def test_bash_completes_options_of_the_verb(complete: Complete) -> None:
     assert complete("list", "--site") == []
 
 
+@pytest.mark.long
 def test_bash_completes_values(complete: Complete) -> None:
     assert complete("nodes", "--problem", "") == ["node", "user"]
     assert complete("sites", "sh") == ["show"]
