@@ -209,3 +209,26 @@ def test_tail_shows_the_last_state_of_a_progress_bar(tmp_path: Path) -> None:
     tail = Tail(str(path))
     assert tail.read_lines() == ["100%"]
     assert tail.read_lines(is_last=True) == ["next \N{REPLACEMENT CHARACTER}"]
+
+
+def test_tail_keeps_only_what_a_progress_bar_shows_until_its_line_ends(tmp_path: Path) -> None:
+    path = tmp_path / "stdout.log"
+    tail = Tail(str(path))
+    kept = set()
+    for state in (b" 1%\r", b" 2%\r", b"\r 3%", b"\r\r", b"\r 4", b"%", b"\r 5%\r 6%\r"):
+        with path.open("ab") as file:
+            file.write(state)
+        assert tail.read_lines() == []
+        kept.add(len(tail._partial))
+    assert max(kept) <= len(" 3%\r\r")
+    assert tail.read_lines(is_last=True) == [" 6%"]
+
+
+def test_tail_shows_a_line_without_an_end_in_pieces(tmp_path: Path) -> None:
+    path = tmp_path / "stdout.log"
+    path.write_bytes(b"x" * 5_000_000)
+    tail = Tail(str(path))
+    first = tail.read_lines()
+    assert len(first) > 1
+    last = tail.read_lines(is_last=True)
+    assert "".join([*first, *last]) == "x" * 5_000_000
