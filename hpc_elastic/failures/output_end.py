@@ -13,7 +13,7 @@ import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from hpc_elastic.failures.traceback_text import Raised, parse_tracebacks
+from hpc_elastic.failures.traceback_text import CAUSE, CONTEXT, Raised, parse_tracebacks
 
 Chain = tuple[Raised, ...]
 NOISE_LINES = 3  # lines that may follow the traceback that ended a program: warnings of its teardown
@@ -28,13 +28,22 @@ _BOX_FRAME = re.compile(r"^│ (\S.{0,4095}?):(\d{1,9}) in (.{1,500}?) *│$")
 _BOX_SOURCE = re.compile(r"^│ ❱ *\d+ (?:│ *)*(.*?) *│$")
 _WARNING = re.compile(r"^\S.{0,4096}:\d{1,9}: \w{0,100}Warning: |^(?:\[rank\d{1,9}\]:)?\[W\d{3,4} ")
 _ERROR = re.compile(r"(?i)^\W*(?:[\w./:-]+\W+){0,4}(?:error|fatal|critical)\b")
+# Tracebacks of exceptions that Python passes over, by what stands before them: of a destructor or an atexit function
+# (sys.unraisablehook; Python 3.14 says what it was doing), and of a logger that could not write its line.
+_ONE_TRACEBACK = rf"{re.escape(_HEAD)}:\n(?: .*\n)+\S.*(?:\n|\Z)"
+_PASSED_OVER = re.compile(
+    r"(?m)^(?:Exception ignored (?:in|while)\b.*|--- Logging error ---)\n"
+    rf"{_ONE_TRACEBACK}(?:\n(?:{re.escape(CAUSE)}|{re.escape(CONTEXT)})\n\n{_ONE_TRACEBACK})*"
+    r"(?:Call stack:\n(?: .*\n)*Message: .*\nArguments: .*(?:\n|\Z))?"
+)
 _RELAYS = ("CalledProcessError", "ChildFailedError")  # they say of another process only that it failed
 
 
 def clean_output(text: str) -> str:
     """Return a program's output without colours and carriage returns, and tracebacks in the form of Python's.
 
-    Those are written otherwise by rich, which draws a box, and by loggers that write a line of JSON.
+    Those are written otherwise by rich, which draws a box, and by loggers that write a line of JSON. Left out are those
+    of exceptions that Python passes over, such as a destructor's, which end no program.
     """
     lines: list[str] = []
     text = _COLOURS.sub("", text).replace("\r\n", "\n").replace("\r", "\n")
@@ -53,7 +62,7 @@ def clean_output(text: str) -> str:
             lines.append(f'{rank}  File "{frame[1]}", line {frame[2]}, in {frame[3]}')
         elif source := _BOX_SOURCE.match(line):
             lines.append(f"{rank}    {source[1]}")
-    return "\n".join(lines)
+    return _PASSED_OVER.sub("", "\n".join(lines))
 
 
 def _logged_traceback(line: str) -> str:

@@ -69,6 +69,36 @@ def test_some_lines_of_a_shell_after_a_traceback_do_not_hide_it() -> None:
     assert of_command(trace() + lines(30)).message == "cleanup: step 29"
 
 
+PASSED_OVER = {
+    "destructor": "Exception ignored in: <function _MultiProcessingDataLoaderIter.__del__ at 0x7f0c>\n"
+    + trace("AttributeError: 'NoneType' object has no attribute 'join'"),
+    "atexit": "Exception ignored in atexit callback: <function close at 0x7f0c>\n" + trace("KeyError: 'writer'"),
+    "python 3.14": "Exception ignored while calling deallocator <function A.__del__ at 0x7f0c>:\n" + trace("A: b"),
+    "chained": "Exception ignored in: <generator object rows at 0x7f0c>\n"
+    + trace("KeyError: 1")
+    + "\nDuring handling of the above exception, another exception occurred:\n\n"
+    + trace("RuntimeError: generator ignored GeneratorExit"),
+    "logger": "--- Logging error ---\n"
+    + trace("TypeError: not all arguments converted during string formatting")
+    + 'Call stack:\n  File "/home/user/project/job.py", line 3, in <module>\n    log.info("done", 3)\n'
+    + "Message: 'done'\nArguments: (3,)\n",
+}
+
+
+@pytest.mark.parametrize("name", PASSED_OVER)
+def test_an_exception_that_python_passed_over_did_not_end_the_program(name: str) -> None:
+    passed_over = PASSED_OVER[name]
+    assert of_command(trace() + passed_over * 2).message == "ValueError: bad batch 17"
+    assert of_script("SystemExit: 1", trace() + passed_over).message == "ValueError: bad batch 17"
+    alone = of_command("no data left\n" + passed_over)
+    assert (alone.failure_class, alone.message) == (FailureClass.EXIT_CODE, "no data left")
+
+
+def test_the_type_of_an_exception_may_have_any_letters() -> None:
+    found = of_command(trace("Überlauf: 17 > 16"))
+    assert (found.message, found.frame) == ("Überlauf: 17 > 16", "job.py:11 in work")
+
+
 def test_a_wrapper_whose_program_lost_a_peer_is_a_victim() -> None:
     assert of_command(trace(LOST, rank=1) + lines(6)).failure_class is FailureClass.PEER_LOST
     assert of_script("SystemExit: 1", trace(LOST, rank=1)).failure_class is FailureClass.PEER_LOST
