@@ -7,6 +7,7 @@ connections, threads that are joined and atexit functions come before the end, a
 from __future__ import annotations
 
 import contextlib
+import errno
 import functools
 import json
 import os
@@ -165,7 +166,7 @@ class ErrorReporter:
             return
         try:
             is_stop = is_raised_by_term(error)
-            with _deaf_to_term():
+            with _deaf_to_term(), _descriptor_left():
                 if not is_stop:
                     with contextlib.suppress(Exception):
                         told = describe(error) if message is None else message
@@ -224,6 +225,23 @@ def _deaf_to_term() -> Iterator[None]:
     finally:
         if handler is not None:  # None: it was not set by Python, and cannot be set again
             signal.signal(signal.SIGTERM, handler)
+
+
+@contextlib.contextmanager
+def _descriptor_left() -> Iterator[None]:
+    """Lend the descriptor of standard input, which is empty, while the block runs, if the process has no other left."""
+    is_short = False
+    try:
+        os.close(os.open(os.devnull, os.O_RDONLY))
+    except OSError as error:
+        is_short = error.errno == errno.EMFILE
+    if is_short:
+        os.close(0)
+    try:
+        yield
+    finally:
+        if is_short:
+            os.open(os.devnull, os.O_RDONLY)
 
 
 def describe(error: BaseException) -> str:

@@ -123,6 +123,15 @@ def test_a_very_deep_traceback_is_formatted_without_its_middle() -> None:
     assert text.endswith("ValueError: at the bottom\n")
 
 
+def test_record_is_written_if_the_script_has_left_no_descriptor(runner: Runner) -> None:
+    limit = "import os, resource\nresource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))\nkept = []\n"
+    check = "import atexit\natexit.register(lambda: print(os.fstat(0).st_rdev == os.stat(os.devnull).st_rdev))\n"
+    outcome = runner.run_script(f"{check}{limit}while True:\n    kept.append(open('/dev/zero'))\n")
+    record = runner.read_error()
+    assert record["message"]["message"] == "OSError: [Errno 24] Too many open files: '/dev/zero'"
+    assert (outcome.exit_code, outcome.stdout) == (1, "True\n")
+
+
 @pytest.mark.parametrize("place", ["file/error.json", "folder", ""])
 def test_traceback_and_exit_code_stay_if_the_record_cannot_be_written(runner: Runner, place: str) -> None:
     runner.write("file", "")
