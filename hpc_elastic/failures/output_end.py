@@ -20,6 +20,8 @@ NOISE_LINES = 3  # lines that may follow the traceback that ended a program: war
 WRAPPERS_LINES = 10  # lines that a wrapper may add, which has no traceback of its own
 _COLOURS = re.compile(r"\x1b\[[0-9;?]{0,40}[ -/]?[@-~]|\x1b\][^\x07\x1b\n]{0,300}(?:\x07|\x1b\\)")
 _BAR = re.compile(r"\d{1,3}%\|.{0,300}\]")  # of tqdm
+_SUMMARY = re.compile(r"^wandb:(?! ERROR)")  # what wandb's atexit function prints of the run, often 20 lines and more
+_BORDERS = "│┃╭╮╰╯┏┓┗┛─━ "  # of a box that rich draws, around the errors of typer, say
 _HEAD_BEHIND_BAR = re.compile(r"(?m)^(.*\]) ?((?:\[rank\d{1,9}\]: )?Traceback \(most recent call last\):)$")
 _HEAD = "Traceback (most recent call last)"
 _RANK = re.compile(r"^\[rank\d{1,9}\]: ")
@@ -127,7 +129,7 @@ def _last_if_near(chains: Sequence[Chain], noise: int) -> Chain:
     last = chains[-1][-1]
     # Indented lines go on with a message; the exceptions in a group follow it; a quoted traceback is part of it.
     after = [line for line in last.text.split("\n")[1:] if line.strip() and line[0] not in " \t"]
-    count = sum(_BAR.search(line) is None for line in after)
+    count = sum(_BAR.search(line) is None and _SUMMARY.match(line) is None for line in after)
     is_whole = last.is_group or "Traceback" in last.text
     return chains[-1] if count <= noise or is_whole else ()
 
@@ -145,12 +147,13 @@ def says_error(line: str) -> bool:
 def last_line(text: str) -> str:
     """Return the last line of a program's output that may say why it ended; "" if there is none.
 
-    Warnings with the line of source that Python shows below them, and progress bars, do not say it.
+    Warnings with the line of source that Python shows below them, progress bars and summaries do not say it.
     """
     lines = [line for line in clean_output(text).splitlines() if line.strip()]
     telling = ""
     for before, line in zip(["", *lines], lines, strict=False):
         is_source = line.startswith("  ") and _WARNING.match(before) is not None
-        if not (is_source or _WARNING.match(line) or _BAR.search(line)):
-            telling = line.strip()
+        if is_source or _WARNING.match(line) or _BAR.search(line) or _SUMMARY.match(line):
+            continue
+        telling = line.strip(_BORDERS) or telling
     return telling

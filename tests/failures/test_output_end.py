@@ -94,6 +94,31 @@ def test_an_exception_that_python_passed_over_did_not_end_the_program(name: str)
     assert (alone.failure_class, alone.message) == (FailureClass.EXIT_CODE, "no data left")
 
 
+def test_a_summary_that_a_library_prints_at_the_exit_does_not_hide_the_exception() -> None:
+    summary = "wandb: \n" + "".join(f"wandb:  loss_{number} ▁▃▅\n" for number in range(30))
+    assert of_command(trace() + summary).message.startswith("ValueError: bad batch 17\n")
+    assert of_script("SystemExit: 1", trace() + summary).frame == "job.py:11 in work"
+    assert of_command("no data left\n" + summary, code=3).message == "no data left"
+    refused = "wandb: ERROR api_key not configured"
+    assert of_command(f"{summary}{refused}\n{summary}", code=3).message == refused
+
+
+def test_an_error_in_a_box_is_told_without_the_box() -> None:
+    box = "╭─ Error ───────────────╮\n│ No such option: --foo │\n╰───────────────────────╯\n"
+    assert of_command(f"Usage: job.py [OPTIONS]\n{box}", code=2).message == "No such option: --foo"
+
+
+def test_a_traceback_of_loguru_is_read() -> None:
+    text = (
+        "Traceback (most recent call last):\n\n"
+        '> File "/home/user/project/job.py", line 16, in <module>\n    work()\n    └ <function work at 0x7f0c>\n\n'
+        '  File "/home/user/project/job.py", line 11, in work\n    raise ValueError(f"bad batch {number}")\n'
+        "                                    └ 17\n\nValueError: bad batch 17\n"
+    )
+    found = of_command(f"2026-01-02 | ERROR | __main__:<module>:16 - An error has been caught\n{text}")
+    assert (found.message, found.frame) == ("ValueError: bad batch 17", "job.py:11 in work")
+
+
 def test_the_type_of_an_exception_may_have_any_letters() -> None:
     found = of_command(trace("Überlauf: 17 > 16"))
     assert (found.message, found.frame) == ("Überlauf: 17 > 16", "job.py:11 in work")
