@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,7 @@ from rich.console import Console
 
 from hpc_elastic.observe.display import LiveDisplay, PlainDisplay, open_display
 from hpc_elastic.observe.follow import follow
-from hpc_elastic.observe.narrate import describe_nodes, narrate_end
+from hpc_elastic.observe.narrate import describe_nodes, describe_state, narrate_end
 from hpc_elastic.observe.present import plain_list, plain_status, rich_list, rich_status
 from hpc_elastic.observe.snapshot import Snapshot, take_snapshot
 from hpc_elastic.observe.tail import Tail
@@ -127,6 +128,13 @@ def test_a_run_that_was_cancelled_before_its_start_has_no_logs_to_look_at(tmp_pa
     assert [line for line in narrate_end(take_snapshot(run.layout, None)) if "logs" in line] == []
     begun = RunBuilder(tmp_path / "begun").submit().allocate().end(RunState.CANCELLED, exit_code=10)
     assert "see: hpc-elastic logs 42" in narrate_end(take_snapshot(begun.layout, None))
+
+
+def test_a_job_that_slurm_has_suspended_is_told_from_one_that_works(tmp_path: Path) -> None:
+    run = RunBuilder(tmp_path / "run").submit().allocate().open_attempt(1)
+    works = replace(take_snapshot(run.layout, TellingScheduler(JobState.RUNNING)), job_nodes="node[1-2]")
+    assert describe_state(works) == "RUNNING on node[1-2]"
+    assert describe_state(replace(works, job_state="SUSPENDED")) == "RUNNING (SUSPENDED) on node[1-2]"
 
 
 def test_many_nodes_are_counted_and_the_first_named() -> None:
