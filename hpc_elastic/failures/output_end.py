@@ -20,7 +20,8 @@ NOISE_LINES = 3  # lines that may follow the traceback that ended a program: war
 WRAPPERS_LINES = 10  # lines that a wrapper may add, which has no traceback of its own
 _COLOURS = re.compile(r"\x1b\[[0-9;?]{0,40}[ -/]?[@-~]|\x1b\][^\x07\x1b\n]{0,300}(?:\x07|\x1b\\)")
 _BAR = re.compile(r"\d{1,3}%\|.{0,300}\]")  # of tqdm
-_SUMMARY = re.compile(r"^wandb:(?! ERROR)")  # what wandb's atexit function prints of the run, often 20 lines and more
+# The summary that wandb prints at the exit, often 20 lines and more, and where a run within this one has its files.
+_SUMMARY = re.compile(r"^(?:wandb:(?! ERROR)|(?:\[hpc-elastic [\d:]{8}\] )?see: )")
 _BORDERS = "│┃╭╮╰╯┏┓┗┛─━ "  # of a box that rich draws, around the errors of typer, say
 _HEAD_BEHIND_BAR = re.compile(r"(?m)^(.*\]) ?((?:\[rank\d{1,9}\]: )?Traceback \(most recent call last\):)$")
 _HEAD = "Traceback (most recent call last)"

@@ -99,6 +99,8 @@ def test_a_summary_that_a_library_prints_at_the_exit_does_not_hide_the_exception
     assert of_command(trace() + summary).message.startswith("ValueError: bad batch 17\n")
     assert of_script("SystemExit: 1", trace() + summary).frame == "job.py:11 in work"
     assert of_command("no data left\n" + summary, code=3).message == "no data left"
+    told = "[hpc-elastic 01:13:52] FAILED (exit code 1): rank 0 on local0 failed with exit code 1: KeyError: 'x'"
+    assert of_command(f"{told}\n[hpc-elastic 01:13:52] see: hpc-elastic logs 7\n").message == told
     refused = "wandb: ERROR api_key not configured"
     assert of_command(f"{summary}{refused}\n{summary}", code=3).message == refused
 
