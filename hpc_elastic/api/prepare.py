@@ -19,6 +19,7 @@ from hpc_elastic.errors import JobError, UnknownSiteError, UnknownTemplateError,
 from hpc_elastic.job.document import find_place
 from hpc_elastic.job.parse import parse_job
 from hpc_elastic.job.spec import JobSpec
+from hpc_elastic.job.yaml_core import MOST_CHARACTERS
 from hpc_elastic.plan.launch_plan import LaunchPlan
 from hpc_elastic.render.script import render_script
 from hpc_elastic.render.template import Templates
@@ -31,6 +32,7 @@ from hpc_elastic.site.config import SiteConfig
 from hpc_elastic.site.search import find_machine, find_site, is_site_path
 
 SITE_VARIABLE = "HPC_ELASTIC_SITE"  # names the site where neither the command line nor the job file does
+_MOST_BYTES = 4 * MOST_CHARACTERS  # in UTF-8
 _ENCODINGS = (  # by their byte order marks; that of UTF-32 begins as that of UTF-16
     (b"\xff\xfe\x00\x00", "UTF-32"),
     (b"\x00\x00\xfe\xff", "UTF-32"),
@@ -74,7 +76,7 @@ def read_job_file(path: str) -> JobSource:
 
     Raises:
         UsageError: there is no such file, or it is a script.
-        JobError: it cannot be read as text.
+        JobError: it cannot be read as text, or is too long for a job file.
     """
     if path.endswith(".py"):
         raise UsageError(
@@ -84,7 +86,7 @@ def read_job_file(path: str) -> JobSource:
         )
     try:
         with open(path, "rb") as file:
-            content = file.read()
+            content = file.read(_MOST_BYTES + 1)  # a checkpoint that is given by mistake may have 100 GB
     except FileNotFoundError as error:
         raise UsageError(f"there is no job file {path}", tip="give the path of a job.yaml") from error
     except OSError as error:
@@ -92,6 +94,8 @@ def read_job_file(path: str) -> JobSource:
         raise UsageError(
             f"cannot read the job file {path}: {reason}", tip="expected a text file, such as job.yaml"
         ) from error
+    if len(content) > _MOST_BYTES:
+        raise JobError([f"{path}:1: expected at most {MOST_CHARACTERS} characters, found more"])
     text = _decode(content, path).replace("\r\n", "\n").replace("\r", "\n")
     return JobSource(text=text, file=path, directory=os.path.dirname(os.path.abspath(path)))
 

@@ -15,6 +15,7 @@ _EXAMPLES = """\
   hpc-elastic init --from train.sbatch
   hpc-elastic init --from train.sbatch -o - | less
 """
+_MOST_BYTES = 1 << 20  # of a batch script
 _HEAD = "look at it with `hpc-elastic check`, start it with `hpc-elastic submit`"
 _QUESTIONS = (
     ("script", "script that each rank runs", "train.py"),
@@ -137,9 +138,13 @@ def _move(path: str, *, is_all: bool) -> str:
 def _read(path: str) -> str:
     try:
         if path == "-":
-            return sys.stdin.buffer.read().decode()
-        with open(path, "rb") as file:
-            return file.read().decode()
+            content = sys.stdin.buffer.read(_MOST_BYTES + 1)
+        else:
+            with open(path, "rb") as file:
+                content = file.read(_MOST_BYTES + 1)
+        if len(content) > _MOST_BYTES:
+            raise JobError([f"{path}: expected a batch script of at most 1 MiB of text"])
+        return content.decode()
     except UnicodeDecodeError:
         raise JobError([f"{path}: expected a batch script, found bytes that are no UTF-8 text"]) from None
     except OSError as error:

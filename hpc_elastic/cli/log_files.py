@@ -35,6 +35,9 @@ def choose_tails(layout: RunLayout, arguments: Namespace) -> list[Tail]:
     if has_output(layout, attempt, rank):
         tails = RankTail(layout, attempt, rank)
         return [tails.stdout, tails.stderr]
+    if not attempts and arguments.attempt is None:
+        tip = "`hpc-elastic logs --script` prints what the script wrote"
+        raise UsageError(f"rank {rank} has written nothing: no attempt was opened", tip=tip)
     if attempt not in attempts:
         found = f"attempts 1 to {attempts[-1]}" if attempts else "no attempt yet"
         raise UsageError(f"there is no attempt {attempt}: {layout.root} has {found}")

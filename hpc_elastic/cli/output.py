@@ -7,6 +7,7 @@ import errno
 import io
 import json
 import os
+import select
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -56,6 +57,39 @@ class _LossyFile(io.FileIO):
         return memoryview(content).nbytes if written is None else written
 
 
+class _RunsOutput(io.FileIO):
+    """Standard output of a run that must not end with its reader or its disk: it takes what cannot be written."""
+
+    _is_told = False
+
+    def write(self, content: Any, /) -> int:
+        """Write the content, or say once why that cannot be."""
+        left = memoryview(content).cast("B")
+        with left:
+            size = left.nbytes
+            try:
+                while left.nbytes:
+                    written: int | None = super().write(left)
+                    if written is None:  # a pipe or terminal that does not block
+                        select.select((), (self,), ())
+                    left = left[written or 0 :]
+            except OSError as error:
+                self._tell(error)
+        return size
+
+    def _tell(self, error: OSError) -> None:
+        if not self._is_told:
+            self._is_told = True
+            why = f"cannot write the output: {error.strerror}; the run goes on, and `hpc-elastic logs` shows all of it"
+            print(f"hpc-elastic: {why}", file=sys.stderr)
+
+
+def open_runs_output() -> io.TextIOWrapper:
+    """Return standard output for a run that goes on, and is waited for, if nobody takes its output any more."""
+    raw = io.BufferedWriter(_RunsOutput(1, "w", closefd=False))
+    return io.TextIOWrapper(raw, encoding=sys.stdout.encoding, errors=sys.stdout.errors, line_buffering=True)
+
+
 def _escape(error: UnicodeError) -> tuple[str, int]:
     """Return the escapes of characters that an encoding lacks: as in JSON, in two parts beyond 16 bits."""
     if not isinstance(error, UnicodeEncodeError):
@@ -93,13 +127,21 @@ def drop_output() -> None:
 
 
 @contextmanager
-def said_at_least(line: str) -> Iterator[None]:
-    """Print a line on standard error if the block cannot write its output, or is interrupted."""
+def said_at_least(line: str, *, is_waited_for: bool) -> Iterator[None]:
+    """Print a line on standard error if the block cannot write its output, or is interrupted.
+
+    Args:
+        line: what must be known.
+        is_waited_for: whether to go on without a reader, for the exit code says more than the output.
+    """
     try:
         yield
     except KeyboardInterrupt:
         raise KeyboardInterrupt(line) from None
     except OSError as error:
-        if isinstance(error, BrokenPipeError) or is_output_error(error):
+        is_gone = isinstance(error, BrokenPipeError)
+        if is_gone or is_output_error(error):
             print(line, file=sys.stderr, flush=True)
-        raise
+        if not (is_gone and is_waited_for):
+            raise
+        drop_output()

@@ -9,6 +9,7 @@ from hpc_elastic.api.prepare import PreparedRun
 from hpc_elastic.api.submission import start_run
 from hpc_elastic.cli.attend import attend
 from hpc_elastic.cli.foreground import SETTLE_S, ForegroundScheduler, quit_as_interrupt, stop_on_signals
+from hpc_elastic.cli.output import open_runs_output
 from hpc_elastic.observe.watch import RunWatch, watch
 from hpc_elastic.rundir.layout import RunLayout
 
@@ -30,7 +31,7 @@ def run_in_foreground(prepared: PreparedRun, allocation: str | None) -> int:
             if is_interrupted:
                 signal.raise_signal(signal.SIGINT)
             snapshots = watch(RunWatch(layout, scheduler, settle_s=SETTLE_S))
-            code = attend(layout, snapshots, is_followed=True, output=sys.stdout)
+            code = attend(layout, snapshots, is_followed=True, output=open_runs_output())
             scheduler.wait()
             return code
 

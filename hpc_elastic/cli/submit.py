@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from hpc_elastic.api.schedulers import in_background
 from hpc_elastic.cli import INTERRUPTED
 from hpc_elastic.cli.arguments import VerbParser, add_json, add_planning
-from hpc_elastic.cli.output import said_at_least
+from hpc_elastic.cli.output import drop_output, said_at_least
 from hpc_elastic.cli.verbs import EXIT_CODES
 from hpc_elastic.errors import UsageError
 from hpc_elastic.rundir.layout import RunLayout
@@ -89,7 +89,8 @@ def main(argv: Sequence[str]) -> int:
     scheduler = make_scheduler(prepared.plan.scheduler)
     submission = submit_run(prepared, scheduler)
     layout = RunLayout(prepared.plan.run_dir)
-    with said_at_least(submitted_line(submission.name, submission.job_id, layout.root)):
+    line = submitted_line(submission.name, submission.job_id, layout.root)
+    with said_at_least(line, is_waited_for=arguments.wait):
         _announce(submission, layout, arguments)
     if arguments.wait or arguments.follow:
         return _attend(submission, layout, scheduler, arguments)
@@ -144,7 +145,9 @@ def _attend(submission: Submission, layout: RunLayout, scheduler: Scheduler, arg
         return attend(
             layout, watch(RunWatch(layout, in_background(scheduler))), is_followed=arguments.follow, output=output
         )
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, BrokenPipeError) as end:
+        if isinstance(end, BrokenPipeError):
+            drop_output()
         job = submission.job_id
         print(f"\ndetached; the run goes on. `hpc-elastic cancel {job}` stops it", file=sys.stderr)
         return INTERRUPTED

@@ -51,7 +51,8 @@ def submit_array_of(arguments: Namespace) -> int:
         parameters=prepared.parameters,
     )
     job_id = submissions[0].job_id.rpartition("_")[0]
-    with said_at_least(submitted_line(submissions[0].name, job_id, prepared.layout.root)):
+    line = submitted_line(submissions[0].name, job_id, prepared.layout.root)
+    with said_at_least(line, is_waited_for=arguments.wait):
         _announce(submissions, prepared.layout, arguments, job_id)
     return _wait(prepared.layout, job_id) if arguments.wait else 0
 

@@ -13,13 +13,16 @@ import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from hpc_elastic.failures.traceback_text import Raised, parse_tracebacks
+from hpc_elastic.failures.traceback_text import CAUSE, CONTEXT, Raised, parse_tracebacks
 
 Chain = tuple[Raised, ...]
 NOISE_LINES = 3  # lines that may follow the traceback that ended a program: warnings of its teardown
 WRAPPERS_LINES = 10  # lines that a wrapper may add, which has no traceback of its own
 _COLOURS = re.compile(r"\x1b\[[0-9;?]{0,40}[ -/]?[@-~]|\x1b\][^\x07\x1b\n]{0,300}(?:\x07|\x1b\\)")
 _BAR = re.compile(r"\d{1,3}%\|.{0,300}\]")  # of tqdm
+# The summary that wandb prints at the exit, often 20 lines and more, and where a run within this one has its files.
+_SUMMARY = re.compile(r"^(?:wandb:(?! ERROR)|(?:\[hpc-elastic [\d:]{8}\] )?see: )")
+_BORDERS = "│┃╭╮╰╯┏┓┗┛─━ "  # of a box that rich draws, around the errors of typer, say
 _HEAD_BEHIND_BAR = re.compile(r"(?m)^(.*\]) ?((?:\[rank\d{1,9}\]: )?Traceback \(most recent call last\):)$")
 _HEAD = "Traceback (most recent call last)"
 _RANK = re.compile(r"^\[rank\d{1,9}\]: ")
@@ -28,13 +31,22 @@ _BOX_FRAME = re.compile(r"^│ (\S.{0,4095}?):(\d{1,9}) in (.{1,500}?) *│$")
 _BOX_SOURCE = re.compile(r"^│ ❱ *\d+ (?:│ *)*(.*?) *│$")
 _WARNING = re.compile(r"^\S.{0,4096}:\d{1,9}: \w{0,100}Warning: |^(?:\[rank\d{1,9}\]:)?\[W\d{3,4} ")
 _ERROR = re.compile(r"(?i)^\W*(?:[\w./:-]+\W+){0,4}(?:error|fatal|critical)\b")
+# Tracebacks of exceptions that Python passes over, by what stands before them: of a destructor or an atexit function
+# (sys.unraisablehook; Python 3.14 says what it was doing), and of a logger that could not write its line.
+_ONE_TRACEBACK = rf"{re.escape(_HEAD)}:\n(?: .*\n)+\S.*(?:\n|\Z)"
+_PASSED_OVER = re.compile(
+    r"(?m)^(?:Exception ignored (?:in|while)\b.*|--- Logging error ---)\n"
+    rf"{_ONE_TRACEBACK}(?:\n(?:{re.escape(CAUSE)}|{re.escape(CONTEXT)})\n\n{_ONE_TRACEBACK})*"
+    r"(?:Call stack:\n(?: .*\n)*Message: .*\nArguments: .*(?:\n|\Z))?"
+)
 _RELAYS = ("CalledProcessError", "ChildFailedError")  # they say of another process only that it failed
 
 
 def clean_output(text: str) -> str:
     """Return a program's output without colours and carriage returns, and tracebacks in the form of Python's.
 
-    Those are written otherwise by rich, which draws a box, and by loggers that write a line of JSON.
+    Those are written otherwise by rich, which draws a box, and by loggers that write a line of JSON. Left out are those
+    of exceptions that Python passes over, such as a destructor's, which end no program.
     """
     lines: list[str] = []
     text = _COLOURS.sub("", text).replace("\r\n", "\n").replace("\r", "\n")
@@ -53,7 +65,7 @@ def clean_output(text: str) -> str:
             lines.append(f'{rank}  File "{frame[1]}", line {frame[2]}, in {frame[3]}')
         elif source := _BOX_SOURCE.match(line):
             lines.append(f"{rank}    {source[1]}")
-    return "\n".join(lines)
+    return _PASSED_OVER.sub("", "\n".join(lines))
 
 
 def _logged_traceback(line: str) -> str:
@@ -118,7 +130,7 @@ def _last_if_near(chains: Sequence[Chain], noise: int) -> Chain:
     last = chains[-1][-1]
     # Indented lines go on with a message; the exceptions in a group follow it; a quoted traceback is part of it.
     after = [line for line in last.text.split("\n")[1:] if line.strip() and line[0] not in " \t"]
-    count = sum(_BAR.search(line) is None for line in after)
+    count = sum(_BAR.search(line) is None and _SUMMARY.match(line) is None for line in after)
     is_whole = last.is_group or "Traceback" in last.text
     return chains[-1] if count <= noise or is_whole else ()
 
@@ -136,12 +148,13 @@ def says_error(line: str) -> bool:
 def last_line(text: str) -> str:
     """Return the last line of a program's output that may say why it ended; "" if there is none.
 
-    Warnings with the line of source that Python shows below them, and progress bars, do not say it.
+    Warnings with the line of source that Python shows below them, progress bars and summaries do not say it.
     """
     lines = [line for line in clean_output(text).splitlines() if line.strip()]
     telling = ""
     for before, line in zip(["", *lines], lines, strict=False):
         is_source = line.startswith("  ") and _WARNING.match(before) is not None
-        if not (is_source or _WARNING.match(line) or _BAR.search(line)):
-            telling = line.strip()
+        if is_source or _WARNING.match(line) or _BAR.search(line) or _SUMMARY.match(line):
+            continue
+        telling = line.strip(_BORDERS) or telling
     return telling

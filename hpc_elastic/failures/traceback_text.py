@@ -13,9 +13,9 @@ from posixpath import dirname, relpath
 CAUSE = "The above exception was the direct cause of the following exception:"
 CONTEXT = "During handling of the above exception, another exception occurred:"
 _HEADS = ("Traceback (most recent call last):", "Exception Group Traceback (most recent call last):")
-_FRAME = re.compile(r'  ?File "([^"\n]{1,4096})", line (\d{1,9})(?:, in (.{1,500}))?$')
+_FRAME = re.compile(r'(?:  ?|> )File "([^"\n]{1,4096})", line (\d{1,9})(?:, in (.{1,500}))?$')  # "> " by loguru
 _THREAD_FRAME = re.compile(r'  File "([^"\n]{1,4096})", line (\d{1,9}) in (.{1,500})$')  # as faulthandler prints it
-_RAISED = re.compile(r"([A-Za-z_][\w.]{0,300}|[A-Za-z_][\w.]{0,200}\.<locals>\.\w{1,100})(?:: (.*))?$")
+_RAISED = re.compile(r"([^\W\d][\w.]{0,300}|[^\W\d][\w.]{0,200}\.<locals>\.\w{1,100})(?:: (.*))?$")
 _OTHER_THREAD = re.compile(r"Thread 0x[0-9a-f]{1,16}\b.{0,100}\(most recent call first\):$")
 # What torch passes on of another process: torch/_utils.py, and torch/multiprocessing/spawn.py.
 _RELAYED = re.compile(r"\s*(?:Caught \S+ |-- Process \d+ terminated with the following error:)")

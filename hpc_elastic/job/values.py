@@ -30,6 +30,7 @@ from hpc_elastic.plan.std_streams import MAP_PATTERN, STD_PATTERN, LocalStreams
 from hpc_elastic.units import format_duration, format_slurm_memory, parse_duration, parse_size
 
 SLOWEST_RATE = 1024 * 1024  # bytes a second
+MOST_TEXT_BYTES = 128 * 1024 - 1  # of an argument or a variable with its name: execve(2), MAX_ARG_STRLEN
 T = TypeVar("T")
 
 # Where text is expected, a number or a boolean of YAML is the text that its author typed.
@@ -100,7 +101,11 @@ def _no_option(text: str) -> str:
 
 def _with_references(text: str) -> str:
     check_references(text)
-    return check_line(text)
+    size = len(check_line(text).encode())
+    if size > MOST_TEXT_BYTES:
+        advice = "Linux starts no program with a longer text: write it to a file, and give its path"
+        raise ValueError(f"expected at most {MOST_TEXT_BYTES} bytes, found {size}; {advice}")
+    return text
 
 
 def _mount(text: str) -> str:

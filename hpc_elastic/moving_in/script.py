@@ -42,7 +42,13 @@ _NODE_LIST = re.compile(
 )
 _THREADS = re.compile(r"\$\{?SLURM_CPUS_PER_TASK")
 _TASKS = re.compile(r"SLURM_(PROCID|LOCALID|NTASKS|NTASKS_PER_NODE|TASKS_PER_NODE|STEP_\w+)\b")
-_COMPUTED = re.compile(r"\$\(|`|\$\{[A-Za-z_]\w*[^A-Za-z0-9_}]|\$[0-9@*#?!]|\$\{[0-9@*#?!]", re.ASCII)
+# What bash knows without an environment variable of that name, as far as people use it in scripts (bash(1)).
+_OF_BASH = r"RANDOM|SRANDOM|SECONDS|EPOCHSECONDS|EPOCHREALTIME|BASHPID|PPID|UID|EUID|HOSTNAME"
+_COMPUTED = re.compile(
+    r"\$\(|`|\$\{[A-Za-z_]\w*[^A-Za-z0-9_}]|\$[0-9@*#?!]|\$\{[0-9@*#?!]"
+    rf"|\$(?:{_OF_BASH})(?!\w)|\$\{{(?:{_OF_BASH})\}}",
+    re.ASCII,
+)
 _REFERENCE = re.compile(r"\$(?:\{([A-Za-z_]\w*)\}|([A-Za-z_]\w*))", re.ASCII)
 _OF_A_TASK = {
     "SLURM_PROCID": "RANK",
@@ -148,14 +154,19 @@ def _static_values(everything: list[Statement]) -> dict[str, str]:
     for statement in everything:
         for name, value in statement.assignments().items():
             assigned.setdefault(name, []).append(mark_literals(value))
-        if statement.keyword or not statement.assignments():
-            for name in re.findall(r"(?:^|[\s;(])([A-Za-z_]\w*)\+?=", statement.text, re.ASCII):
-                assigned.setdefault(name, []).append("$(computed)")
-            for name in re.findall(r"\bread\s+(?:-\S+\s+)*([A-Za-z_]\w*)", statement.text, re.ASCII):
-                assigned.setdefault(name, []).append("$(read)")
+        for name in _set_on_the_way(statement):
+            assigned.setdefault(name, []).append("$(computed)")
     return {
         name: values[0] for name, values in assigned.items() if len(values) == 1 and not _COMPUTED.search(values[0])
     }
+
+
+def _set_on_the_way(statement: Statement) -> list[str]:
+    """Return the variables that a statement may set which is more than assignments: a condition, a loop, a `read`."""
+    if statement.assignments():
+        return []
+    set_by_sign = re.findall(r"(?:^|[\s;(])([A-Za-z_]\w*)\+?=", statement.text, re.ASCII)
+    return set_by_sign + re.findall(r"\bread\s+(?:-\S+\s+)*([A-Za-z_]\w*)", statement.text, re.ASCII)
 
 
 class _Arguments:
@@ -313,6 +324,9 @@ def _carry_line(statement: Statement, moved: Moved, arguments: _Arguments) -> No
     needed = sorted(statement.assignments().keys() & arguments.used)
     if needed and not statement.joined.startswith("export "):
         moved.setup.append(f"export {' '.join(needed)}")
+    # It may be set by no branch; bash has nothing for it then, and the agents an error.
+    missing = ({*_set_on_the_way(statement)} & arguments.used) - arguments.assigned
+    moved.setup += [f'export {name}="${{{name}-}}"' for name in sorted(missing)]
 
 
 def _names_in(value: str) -> set[str]:

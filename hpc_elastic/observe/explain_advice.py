@@ -88,6 +88,10 @@ _BY_MESSAGE = (
 _BY_START = (
     (r"Permission denied", "make it executable (chmod +x), and look at the rights of the folders above it"),
     (r"No such file", "look whether it is there on that node; relative paths begin in the folder of the job file"),
+    (
+        r"Argument list too long",
+        "shorten the arguments and the environment: 128 KiB for each, and for all a quarter of the stack limit",
+    ),
     (r"neither a binary", "begin a script with a #! line; a binary has to be built for the nodes' processors"),
 )
 _WORDS = frozenset(member.value for member in FailureClass)

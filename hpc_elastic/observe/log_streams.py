@@ -68,15 +68,20 @@ class LogStream:
         self._cut_ns = cut_ns
         self._end = 0
         self._written_ns = 0
-        self._partial = b""
+        self._partial = bytearray()  # a line may be long: it is put together from its chunks once
 
     def batches(self, *, is_last: bool, chunk_bytes: int = LARGEST_CHUNK) -> Iterator[Batch]:
         """Yield the new complete lines, in time order; with `is_last` also a last line without a newline."""
         for chunk in self._file.chunks(chunk_bytes):
-            partial = b"" if chunk.is_after_gap else self._partial
-            begin = chunk.offset - len(partial)
+            if chunk.is_after_gap:
+                self._partial.clear()
+            begin = chunk.offset - len(self._partial)
             self._end, self._written_ns = chunk.offset + len(chunk.content), chunk.written_ns
-            *lines, self._partial = (partial + chunk.content).split(b"\n")
+            lines = chunk.content.split(b"\n")
+            self._partial += lines[0]
+            if len(lines) == 1:
+                continue
+            lines[0], self._partial = bytes(self._partial), bytearray(lines.pop())
             if chunk.is_earlier:
                 first_ns = self._times[0] if self._times else chunk.written_ns
                 time_ns = min(first_ns, chunk.written_ns if self._cut_ns is None else self._cut_ns)
@@ -85,7 +90,7 @@ class LogStream:
             else:
                 yield from self._timed(lines, begin, chunk.written_ns)
         if is_last and self._partial:
-            last, self._partial = self._partial, b""
+            last, self._partial = bytes(self._partial), bytearray()
             yield from self._timed([last], self._end - len(last) - 1, self._written_ns)
 
     def is_of(self, ranks: Collection[int]) -> bool:
@@ -124,7 +129,7 @@ class NodeLogStream:
         self._wanted = {(source.rank, source.is_stderr): source.index for source in self._sources.values()}
         self._writers: dict[bytes, tuple[int | None, bool]] = {}  # the index, and whether the line goes on
         self._partial = b""
-        self._open: dict[int, bytes] = {}  # lines of ranks that go on, by the source's index
+        self._open: dict[int, bytearray] = {}  # lines of ranks that go on, by the source's index
         self._time = b""
         self._time_ns = 0
 
@@ -138,7 +143,7 @@ class NodeLogStream:
             yield from self._batches(lines)
         if is_last and self._open:
             left, self._open = self._open, {}
-            yield from self._take({index: [line] for index, line in left.items()})
+            yield from self._take({index: [bytes(line)] for index, line in left.items()})
 
     def is_of(self, ranks: Collection[int]) -> bool:
         """Return whether one of these ranks writes to this log; those of a node start together."""
@@ -166,10 +171,10 @@ class NodeLogStream:
             if index is None:
                 continue
             if is_open:
-                self._open[index] = self._open.get(index, b"") + text
+                self._open.setdefault(index, bytearray()).extend(text)
                 continue
             if self._open and index in self._open:
-                text = self._open.pop(index) + text
+                text = bytes(self._open.pop(index) + text)
             if index in together:
                 together[index].append(text)
             else:

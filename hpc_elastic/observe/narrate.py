@@ -12,6 +12,7 @@ from hpc_elastic.useful_time.division import TimeUse
 from hpc_elastic.useful_time.reading import UsefulTime
 
 WAITING = ("PENDING", "REQUEUED")  # the states in which the job is in the queue
+_STOPPED = ("SUSPENDED", "STOPPED")  # Slurm's words for a job that keeps its nodes and does nothing
 _NODES_SHOWN = 6
 NO_LIMIT = 1_000_000_000  # a plan's value for no limit: another program, such as torchrun, counts instead
 
@@ -29,11 +30,15 @@ def narrate_state(previous: Snapshot | None, current: Snapshot) -> list[str]:
 
 
 def describe_state(snapshot: Snapshot) -> str:
-    """Return the state with its reason or its nodes: `PENDING (Resources)`, `RUNNING on node[1-4]`."""
+    """Return the state with its reason or its nodes: `PENDING (Resources)`, `RUNNING on node[1-4]`.
+
+    Of a job that the scheduler has stopped for a while it is `RUNNING (SUSPENDED) on node[1-4]`.
+    """
     if snapshot.state.value in WAITING and snapshot.job_reason:
         return f"{snapshot.state.value} ({snapshot.job_reason})"
     if snapshot.state.value == "RUNNING" and snapshot.job_nodes:
-        return f"RUNNING on {snapshot.job_nodes}"
+        stopped = f" ({snapshot.job_state})" if snapshot.job_state in _STOPPED else ""
+        return f"RUNNING{stopped} on {snapshot.job_nodes}"
     return snapshot.state.value
 
 

@@ -8,6 +8,8 @@ from hpc_elastic.observe.growing_file import GrowingFile
 from hpc_elastic.observe.rank_output import CHUNK_BYTES, OutputReader, open_output
 from hpc_elastic.rundir.layout import RunLayout
 
+LONGEST_LINE = 1 << 20  # a longer one is shown in pieces, so that memory does not grow with it
+
 
 class Tail:
     """A growing file or stream of a rank, which may not exist yet and may be cut while it is read.
@@ -19,7 +21,7 @@ class Tail:
     def __init__(self, source: str | OutputReader) -> None:
         self._source = _File(source) if isinstance(source, str) else source
         self._chunks: Iterator[bytes] | None = None
-        self._partial = b""
+        self._partial = bytearray()
 
     def read(self) -> bytes:
         """Return the next new bytes, a MiB or so; empty when there are none."""
@@ -32,11 +34,25 @@ class Tail:
 
     def read_lines(self, *, is_last: bool = False) -> list[str]:
         """Return the new complete lines; an incomplete line is kept until its end comes, or until `is_last`."""
-        *lines, self._partial = _split(self._partial, self)
+        lines: list[bytes] = []
+        while chunk := self.read():
+            first, *more = chunk.split(b"\n")
+            self._extend(first)
+            if more or len(self._partial) > LONGEST_LINE:
+                lines += [bytes(self._partial), *more[:-1]]
+                self._partial = bytearray(more[-1] if more else b"")
         if is_last and self._partial:
-            lines.append(self._partial)
-            self._partial = b""
+            lines.append(bytes(self._partial))
+            self._partial.clear()
         return [_shown(line) for line in lines]
+
+    def _extend(self, more: bytes) -> None:
+        """Add to the incomplete line, and drop what a progress bar has overwritten: it may go on for days."""
+        shown = more.rstrip(b"\r")
+        begin = shown.rfind(b"\r") + 1
+        if begin or (shown and self._partial.endswith(b"\r")):
+            self._partial.clear()
+        self._partial += more[begin:]
 
 
 class _File:
@@ -58,13 +74,6 @@ class RankTail:
     def read_lines(self, *, is_last: bool = False) -> list[str]:
         """Return the new lines of both files; those of standard output come first."""
         return self.stdout.read_lines(is_last=is_last) + self.stderr.read_lines(is_last=is_last)
-
-
-def _split(partial: bytes, tail: Tail) -> list[bytes]:
-    content = partial
-    while chunk := tail.read():
-        content += chunk
-    return content.split(b"\n")
 
 
 def _shown(line: bytes) -> str:

@@ -31,7 +31,10 @@ def check_references(text: str) -> None:
 
 
 def expand_references(
-    text: str, environ: Mapping[str, str], *, advice: str = "is not set on this node; set it in setup or env"
+    text: str,
+    environ: Mapping[str, str],
+    *,
+    advice: str = "is not set on this node; export it in setup, or set it in env",
 ) -> str:
     """Replace each `${NAME}` by the variable's value and each `$$` by a dollar sign; values are not expanded again.
 

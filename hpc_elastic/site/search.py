@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from hpc_elastic.errors import SiteError, UnknownSiteError
 from hpc_elastic.job.document import Document, find_place
 from hpc_elastic.job.problems import KeyPath
+from hpc_elastic.job.yaml_core import MOST_CHARACTERS
 from hpc_elastic.plan.references import BadReferenceError, expand_references
 from hpc_elastic.shipped import shipped_directory
 from hpc_elastic.site.config import SiteConfig
@@ -161,7 +162,7 @@ def read_site_file(path: str) -> str:
     """
     try:
         with open(path, encoding="utf-8") as file:
-            return file.read()
+            return file.read(MOST_CHARACTERS + 1)
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
         raise UnknownSiteError([f"site: cannot read the site file {path}: {reason}"]) from error

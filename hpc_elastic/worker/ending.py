@@ -85,8 +85,12 @@ class Ending:
 
 
 def has_process_group() -> bool:
-    """Return whether threads of a process group run in this process; one of the user's variables may hold the group."""
-    for thread in os.listdir("/proc/self/task"):
+    """Return whether threads of a process group may run in this process; a variable of the user may hold the group."""
+    try:
+        threads = os.listdir("/proc/self/task")
+    except OSError:  # the script has left no descriptor
+        return True
+    for thread in threads:
         try:
             with open(f"/proc/self/task/{thread}/comm", encoding="utf-8", errors="replace") as file:
                 if file.read().startswith(PROCESS_GROUPS):

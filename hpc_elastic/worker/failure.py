@@ -7,6 +7,7 @@ connections, threads that are joined and atexit functions come before the end, a
 from __future__ import annotations
 
 import contextlib
+import errno
 import functools
 import json
 import os
@@ -47,6 +48,7 @@ if TYPE_CHECKING:
     from hpc_elastic.codec import Json
 
 _CALLSTACKS = (32 * 1024, 4 * 1024, 512)  # characters; the first that fits into a datagram
+_OUTER_FRAMES, _INNER_FRAMES = 100, 2000  # of a deeper traceback, of which formatting all takes a minute a million
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -164,7 +166,7 @@ class ErrorReporter:
             return
         try:
             is_stop = is_raised_by_term(error)
-            with _deaf_to_term():
+            with _deaf_to_term(), _descriptor_left():
                 if not is_stop:
                     with contextlib.suppress(Exception):
                         told = describe(error) if message is None else message
@@ -225,6 +227,23 @@ def _deaf_to_term() -> Iterator[None]:
             signal.signal(signal.SIGTERM, handler)
 
 
+@contextlib.contextmanager
+def _descriptor_left() -> Iterator[None]:
+    """Lend the descriptor of standard input, which is empty, while the block runs, if the process has no other left."""
+    is_short = False
+    try:
+        os.close(os.open(os.devnull, os.O_RDONLY))
+    except OSError as error:
+        is_short = error.errno == errno.EMFILE
+    if is_short:
+        os.close(0)
+    try:
+        yield
+    finally:
+        if is_short:
+            os.open(os.devnull, os.O_RDONLY)
+
+
 def describe(error: BaseException) -> str:
     """Return the exception as torch's error files have it: type and text."""
     name = type(error).__name__
@@ -250,7 +269,10 @@ def exit_code_of(error: BaseException) -> int:
 def _exit_message(error: BaseException) -> str:
     """Return what `sys.exit` was given to print; "" for a number, of which standard error may say more."""
     code = getattr(error, "code", None)
-    return "" if isinstance(code, int) else str(code)
+    try:
+        return "" if isinstance(code, int) else str(code)
+    except BaseException:  # the user's __str__ may raise anything
+        return ""
 
 
 def is_raised_by_term(error: BaseException) -> bool:
@@ -269,10 +291,26 @@ def is_raised_by_term(error: BaseException) -> bool:
 
 def format_traceback(error: BaseException, frames: TracebackType | None) -> str:
     """Return the traceback as Python prints it; if that fails too, the frames alone."""
+    frames = _without_middle(frames)
     try:
         return "".join(traceback.format_exception(type(error), error, frames))
     except Exception:  # Python 3.13 imports for it, which fails where the script has cleared sys.modules
         return "".join(_describe_frames(frames))
+
+
+def _without_middle(frames: TracebackType | None) -> TracebackType | None:
+    """Return the traceback without the frames between its first and its last ones, if there are very many."""
+    listed = []
+    each = frames
+    while each is not None:
+        listed.append(each)
+        each = each.tb_next
+    if len(listed) <= _OUTER_FRAMES + _INNER_FRAMES:
+        return frames
+    short = listed[-_INNER_FRAMES]
+    for outer in reversed(listed[:_OUTER_FRAMES]):
+        short = TracebackType(short, outer.tb_frame, outer.tb_lasti, outer.tb_lineno)
+    return short
 
 
 def _describe_frames(frames: TracebackType | None) -> Iterator[str]:

@@ -146,6 +146,15 @@ def test_run_that_has_not_started_has_no_logs(tmp_path: Path, capsys: Capture) -
     assert "the run has not started" in capsys.readouterr().err
 
 
+def test_rank_of_a_run_without_an_attempt_is_answered_with_that(tmp_path: Path, capsys: Capture) -> None:
+    run = RunBuilder(tmp_path / "early").submit().start_script("hpc_elastic: setup line failed\n")
+    assert main(["logs", run.layout.root, "--rank", "3"]) == 2
+    error = capsys.readouterr().err
+    assert "rank 3 has written nothing: no attempt was opened\n  tip: `hpc-elastic logs --script`" in error
+    assert main(["logs", run.layout.root, "--attempt", "2"]) == 2
+    assert "there is no attempt 2" in capsys.readouterr().err
+
+
 def test_run_that_ended_before_it_started_is_not_said_to_start_yet(tmp_path: Path, capsys: Capture) -> None:
     run = RunBuilder(tmp_path / "early").submit().end()
     assert logs(run) == 2

@@ -63,17 +63,28 @@ def test_submission_that_cannot_be_written_out_says_the_job_id_elsewhere(
     assert str(found) in done.stderr
 
 
-@pytest.mark.long
-def test_submission_whose_reader_is_gone_says_the_job_id_elsewhere(fake_slurm: FakeSlurm) -> None:
+def without_reader(line: str) -> subprocess.CompletedProcess[str]:
     read_end, write_end = os.pipe()
     os.close(read_end)
     try:
-        gone = subprocess.run(
-            shlex.split(SUBMIT), stdout=write_end, stderr=subprocess.PIPE, text=True, check=False, timeout=60
+        return subprocess.run(
+            shlex.split(line), stdout=write_end, stderr=subprocess.PIPE, text=True, check=False, timeout=60
         )
     finally:
         os.close(write_end)
+
+
+@pytest.mark.long
+def test_submission_whose_reader_is_gone_says_the_job_id_elsewhere(fake_slurm: FakeSlurm) -> None:
+    gone = without_reader(SUBMIT)
     assert (gone.returncode, gone.stderr.count("submitted digits as job 42")) == (0, 1)
+
+
+@pytest.mark.long
+def test_submission_whose_reader_is_gone_is_waited_for_all_the_same(fake_slurm: FakeSlurm) -> None:
+    fake_slurm.script("sbatch", f"echo CANCELLED 0 None >{fake_slurm.folder}/state; echo 42")
+    gone = without_reader(f"{SUBMIT} --wait")
+    assert (gone.returncode, gone.stderr.count("submitted digits as job 42")) == (10, 1)
 
 
 @pytest.mark.long

@@ -292,6 +292,55 @@ def test_run_ends_with_the_exit_code_of_its_workers(workplace: Path, tmp_path: P
     assert "ValueError: no data" in done.stderr
 
 
+PRINTS_AGAIN = """
+import os, time
+print("one step", flush=True)
+while not os.path.exists("closed"):
+    time.sleep(0.05)
+print("another", flush=True)
+while os.path.exists("waits"):
+    time.sleep(0.05)
+raise ValueError("no data")
+"""
+
+
+def start_and_stop_reading(workplace: Path, environ: dict[str, str], *words: str) -> subprocess.Popen[str]:
+    (workplace / "train.py").write_text(PRINTS_AGAIN)
+    command = [sys.executable, "-m", "hpc_elastic", *words]
+    process = subprocess.Popen(command, env=environ, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    assert process.stdout.readline() == "one step\n"
+    process.stdout.close()
+    process.stdout = None  # for `communicate`
+    (workplace / "closed").touch()
+    return process
+
+
+@pytest.mark.local
+def test_run_stays_to_its_end_if_nobody_reads_its_output(workplace: Path, tmp_path: Path) -> None:
+    environ = hide_torch(os.environ, tmp_path / "without-torch")
+    process = start_and_stop_reading(workplace, environ, "run", "--max-restarts", "1", "train.py")
+    _, error = process.communicate(timeout=120)
+    assert process.returncode == 1, error
+    assert error.count("cannot write the output: Broken pipe; the run goes on") == 1
+    assert "restart 1 of 1" in error
+    assert "ValueError: no data" in error
+
+
+@pytest.mark.local
+def test_follow_is_no_success_if_nobody_reads_its_output(workplace: Path, tmp_path: Path) -> None:
+    (workplace / "waits").touch()
+    (workplace / "job.yaml").write_text("entrypoint: {script: train.py}\n")
+    environ = hide_torch(os.environ, tmp_path / "without-torch")
+    process = start_and_stop_reading(workplace, environ, "submit", "job.yaml", "--site", "local", "--follow")
+    try:
+        _, error = process.communicate(timeout=60)
+        assert process.returncode == 130, error
+        assert "detached; the run goes on" in error
+    finally:
+        assert main(["cancel", str(only_run(workplace))]) == 0
+
+
 # Each option of torchrun that is taken, a value, and the part of the plan that it makes.
 TAKEN: dict[str, tuple[str | None, str, Any]] = {
     "--nnodes": ("1:2", "nodes", {"min": 1, "max": 2, "spares": 0}),

@@ -30,6 +30,24 @@ def test_job_file_in_another_encoding_is_told_with_its_name(workplace: Path, cap
     assert f"iconv -f {encoding} -t UTF-8" in error
 
 
+@pytest.mark.parametrize(
+    ("command", "says"),
+    [
+        (["check", "huge"], "huge:1: expected at most 262144 characters, found more"),
+        (["check", "job.yaml", "--site", "./huge.yaml"], "expected at most 262144 characters, found 262145"),
+        (["init", "--from", "huge", "-o", "new.yaml"], "huge: expected a batch script of at most 1 MiB of text"),
+    ],
+)
+def test_file_that_is_far_too_large_is_not_read_whole(
+    workplace: Path, capsys: Capture, command: list[str], says: str
+) -> None:
+    for name in ("huge", "huge.yaml"):
+        with open(workplace / name, "wb") as file:
+            file.truncate(1 << 40)
+    assert main(command) == 3
+    assert says in capsys.readouterr().err
+
+
 def test_byte_that_is_no_utf8_is_told_with_its_line(workplace: Path, capsys: Capture) -> None:
     (workplace / "job.yaml").write_bytes(b"name: digits\nenv: {PLACE: K\xf6ln}\n")
     assert main(["check", "job.yaml"]) == 3

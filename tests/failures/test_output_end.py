@@ -69,6 +69,63 @@ def test_some_lines_of_a_shell_after_a_traceback_do_not_hide_it() -> None:
     assert of_command(trace() + lines(30)).message == "cleanup: step 29"
 
 
+PASSED_OVER = {
+    "destructor": "Exception ignored in: <function _MultiProcessingDataLoaderIter.__del__ at 0x7f0c>\n"
+    + trace("AttributeError: 'NoneType' object has no attribute 'join'"),
+    "atexit": "Exception ignored in atexit callback: <function close at 0x7f0c>\n" + trace("KeyError: 'writer'"),
+    "python 3.14": "Exception ignored while calling deallocator <function A.__del__ at 0x7f0c>:\n" + trace("A: b"),
+    "chained": "Exception ignored in: <generator object rows at 0x7f0c>\n"
+    + trace("KeyError: 1")
+    + "\nDuring handling of the above exception, another exception occurred:\n\n"
+    + trace("RuntimeError: generator ignored GeneratorExit"),
+    "logger": "--- Logging error ---\n"
+    + trace("TypeError: not all arguments converted during string formatting")
+    + 'Call stack:\n  File "/home/user/project/job.py", line 3, in <module>\n    log.info("done", 3)\n'
+    + "Message: 'done'\nArguments: (3,)\n",
+}
+
+
+@pytest.mark.parametrize("name", PASSED_OVER)
+def test_an_exception_that_python_passed_over_did_not_end_the_program(name: str) -> None:
+    passed_over = PASSED_OVER[name]
+    assert of_command(trace() + passed_over * 2).message == "ValueError: bad batch 17"
+    assert of_script("SystemExit: 1", trace() + passed_over).message == "ValueError: bad batch 17"
+    alone = of_command("no data left\n" + passed_over)
+    assert (alone.failure_class, alone.message) == (FailureClass.EXIT_CODE, "no data left")
+
+
+def test_a_summary_that_a_library_prints_at_the_exit_does_not_hide_the_exception() -> None:
+    summary = "wandb: \n" + "".join(f"wandb:  loss_{number} ▁▃▅\n" for number in range(30))
+    assert of_command(trace() + summary).message.startswith("ValueError: bad batch 17\n")
+    assert of_script("SystemExit: 1", trace() + summary).frame == "job.py:11 in work"
+    assert of_command("no data left\n" + summary, code=3).message == "no data left"
+    told = "[hpc-elastic 01:13:52] FAILED (exit code 1): rank 0 on local0 failed with exit code 1: KeyError: 'x'"
+    assert of_command(f"{told}\n[hpc-elastic 01:13:52] see: hpc-elastic logs 7\n").message == told
+    refused = "wandb: ERROR api_key not configured"
+    assert of_command(f"{summary}{refused}\n{summary}", code=3).message == refused
+
+
+def test_an_error_in_a_box_is_told_without_the_box() -> None:
+    box = "╭─ Error ───────────────╮\n│ No such option: --foo │\n╰───────────────────────╯\n"
+    assert of_command(f"Usage: job.py [OPTIONS]\n{box}", code=2).message == "No such option: --foo"
+
+
+def test_a_traceback_of_loguru_is_read() -> None:
+    text = (
+        "Traceback (most recent call last):\n\n"
+        '> File "/home/user/project/job.py", line 16, in <module>\n    work()\n    └ <function work at 0x7f0c>\n\n'
+        '  File "/home/user/project/job.py", line 11, in work\n    raise ValueError(f"bad batch {number}")\n'
+        "                                    └ 17\n\nValueError: bad batch 17\n"
+    )
+    found = of_command(f"2026-01-02 | ERROR | __main__:<module>:16 - An error has been caught\n{text}")
+    assert (found.message, found.frame) == ("ValueError: bad batch 17", "job.py:11 in work")
+
+
+def test_the_type_of_an_exception_may_have_any_letters() -> None:
+    found = of_command(trace("Überlauf: 17 > 16"))
+    assert (found.message, found.frame) == ("Überlauf: 17 > 16", "job.py:11 in work")
+
+
 def test_a_wrapper_whose_program_lost_a_peer_is_a_victim() -> None:
     assert of_command(trace(LOST, rank=1) + lines(6)).failure_class is FailureClass.PEER_LOST
     assert of_script("SystemExit: 1", trace(LOST, rank=1)).failure_class is FailureClass.PEER_LOST

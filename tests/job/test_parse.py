@@ -244,6 +244,17 @@ def test_key_that_people_know_by_another_name_is_answered_with_ours(key: str, me
     assert problems_of(MINIMAL, f"{key}=4") == [f"--set {key}: {problem}"]
 
 
+def test_a_text_that_the_kernel_starts_no_program_with_is_refused() -> None:
+    longest = "ä" * (64 * 1024 - 1) + "x"
+    assert parse_job(f"{MINIMAL}env: {{A: {longest}}}\n", file="job.yaml").env == {"A": longest}
+    says = (
+        "expected at most 131071 bytes, found 131072; Linux starts no program with a longer text: "
+        "write it to a file, and give its path"
+    )
+    assert problems_of(f"{MINIMAL}env: {{A: {longest}x}}\n") == [f"job.yaml:2: env.A: {says}"]
+    assert problems_of(MINIMAL, f"entrypoint.args=[{longest}x]") == [f"--set entrypoint.args[0]: {says}"]
+
+
 def test_a_problem_is_one_line_without_control_characters() -> None:
     assert problems_of(MINIMAL + r'"a\n\e[2J": 1') == [r"job.yaml:2: a\n\x1b[2J: unknown key"]
 

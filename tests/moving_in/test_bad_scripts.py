@@ -214,6 +214,25 @@ def test_what_a_shell_around_the_training_does_first_is_setup() -> None:
     assert [remark.kind for remark in moved.remarks] == [Kind.CHANGED] * 2  # the export, and the restarts
 
 
+def test_a_variable_that_a_condition_or_a_loop_sets_reaches_the_workers() -> None:
+    before = (
+        'if [ -f a.pt ]; then RESUME="--resume a.pt"; fi\n'
+        "for each in /fast /data; do DATA=$each; done\nread -r NAME < name.txt\n"
+    )
+    moved = move_script(f'{HEAD}{before}srun python a.py "$RESUME" "$DATA" "$NAME"\n', file="")
+    assert moved.keys["entrypoint"]["args"] == ["${RESUME}", "${DATA}", "${NAME}"]
+    exports = [line for line in moved.setup if line.startswith("export ")]
+    assert exports == ['export RESUME="${RESUME-}"', 'export DATA="${DATA-}"', 'export NAME="${NAME-}"']
+
+
+def test_what_bash_alone_knows_is_computed_in_setup() -> None:
+    command = 'srun python a.py --seed "$SEED" --user ${UID} --host $HOSTNAME_OF_IT'
+    moved = move_script(f"{HEAD}export SEED=$RANDOM\n{command}\n", file="")
+    args = moved.keys["entrypoint"]["args"]
+    assert args == ["--seed", "${SEED}", "--user", "${MOVED_1}", "--host", "${HOSTNAME_OF_IT}"]
+    assert moved.setup == ["export SEED=$RANDOM", 'export MOVED_1="${UID}"']
+
+
 def test_compound_commands_end_at_their_own_keyword() -> None:
     text = (
         "if true; then\n  for i in 1; do\n    echo fi\n  done\nfi\ncase $X in\na) echo esac ;;\nesac\ntorchrun a.py\n"

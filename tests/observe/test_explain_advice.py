@@ -124,6 +124,7 @@ def facts(run: RunBuilder) -> tuple[ExplainFacts, float]:
     [
         ("./prog.sh: Permission denied", "chmod +x"),
         ("./prog.sh: No such file or directory", "relative paths begin in the folder of the job file"),
+        ("Argument list too long: /usr/bin/python3", "shorten the arguments and the environment"),
         ("./prog.sh: neither a binary of this machine nor a script with a #! line", "#! line"),
         ("./prog.sh: Exec of it failed", "check the entrypoint"),
     ],

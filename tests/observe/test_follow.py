@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,7 @@ from rich.console import Console
 
 from hpc_elastic.observe.display import LiveDisplay, PlainDisplay, open_display
 from hpc_elastic.observe.follow import follow
-from hpc_elastic.observe.narrate import describe_nodes, narrate_end
+from hpc_elastic.observe.narrate import describe_nodes, describe_state, narrate_end
 from hpc_elastic.observe.present import plain_list, plain_status, rich_list, rich_status
 from hpc_elastic.observe.snapshot import Snapshot, take_snapshot
 from hpc_elastic.observe.tail import Tail
@@ -129,6 +130,13 @@ def test_a_run_that_was_cancelled_before_its_start_has_no_logs_to_look_at(tmp_pa
     assert "see: hpc-elastic logs 42" in narrate_end(take_snapshot(begun.layout, None))
 
 
+def test_a_job_that_slurm_has_suspended_is_told_from_one_that_works(tmp_path: Path) -> None:
+    run = RunBuilder(tmp_path / "run").submit().allocate().open_attempt(1)
+    works = replace(take_snapshot(run.layout, TellingScheduler(JobState.RUNNING)), job_nodes="node[1-2]")
+    assert describe_state(works) == "RUNNING on node[1-2]"
+    assert describe_state(replace(works, job_state="SUSPENDED")) == "RUNNING (SUSPENDED) on node[1-2]"
+
+
 def test_many_nodes_are_counted_and_the_first_named() -> None:
     assert describe_nodes([f"n{number}" for number in range(100)]) == "100 nodes (n0, n1, n2, n3, n4, n5, ...)"
 
@@ -209,3 +217,26 @@ def test_tail_shows_the_last_state_of_a_progress_bar(tmp_path: Path) -> None:
     tail = Tail(str(path))
     assert tail.read_lines() == ["100%"]
     assert tail.read_lines(is_last=True) == ["next \N{REPLACEMENT CHARACTER}"]
+
+
+def test_tail_keeps_only_what_a_progress_bar_shows_until_its_line_ends(tmp_path: Path) -> None:
+    path = tmp_path / "stdout.log"
+    tail = Tail(str(path))
+    kept = set()
+    for state in (b" 1%\r", b" 2%\r", b"\r 3%", b"\r\r", b"\r 4", b"%", b"\r 5%\r 6%\r"):
+        with path.open("ab") as file:
+            file.write(state)
+        assert tail.read_lines() == []
+        kept.add(len(tail._partial))
+    assert max(kept) <= len(" 3%\r\r")
+    assert tail.read_lines(is_last=True) == [" 6%"]
+
+
+def test_tail_shows_a_line_without_an_end_in_pieces(tmp_path: Path) -> None:
+    path = tmp_path / "stdout.log"
+    path.write_bytes(b"x" * 5_000_000)
+    tail = Tail(str(path))
+    first = tail.read_lines()
+    assert len(first) > 1
+    last = tail.read_lines(is_last=True)
+    assert "".join([*first, *last]) == "x" * 5_000_000

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import random
+import time
 from pathlib import Path
 
 import pytest
 
 from hpc_elastic.codec import to_json
 from hpc_elastic.observe import log_streams
-from hpc_elastic.observe.log_streams import Batch, LogSource, LogStream, merge, open_streams
+from hpc_elastic.observe.log_streams import Batch, LogSource, LogStream, NodeLogStream, merge, open_streams
 from hpc_elastic.observe.roster import RankPlace
 from hpc_elastic.rundir import store
 from hpc_elastic.rundir.layout import RunLayout
@@ -45,6 +46,25 @@ def test_a_stream_goes_on_where_it_stopped_and_keeps_an_incomplete_line_until_it
         assert [line for _, line in timed(list(stream.batches(is_last=False)))] == expected
     assert [line for _, line in timed(list(stream.batches(is_last=True)))] == [b"end"]
     assert list(stream.batches(is_last=True)) == []
+
+
+def test_a_progress_bar_of_hours_in_a_node_log_is_one_line_and_read_in_seconds(tmp_path: Path) -> None:
+    path, state = tmp_path / "log", b"\r 7% of it" * 100
+    path.write_bytes(b"2026-01-31T14:30:00.123456Z 3 out+ " + state + b"\n")
+    path.write_bytes(path.read_bytes() * 8_000 + b"2026-01-31T14:30:00.123456Z 3 out done\n")
+    begun = time.process_time()
+    found = timed(list(NodeLogStream(str(path), [source(3)]).batches(is_last=True)))
+    assert time.process_time() - begun < 5
+    assert [line for _, line in found] == [state * 8_000 + b"done"]
+
+
+def test_a_line_of_many_chunks_is_put_together_once(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    path.write_bytes(b"x" * 40_000_000 + b"\nnext")
+    begun = time.process_time()
+    found = timed(list(LogStream(source(), str(path)).batches(is_last=True, chunk_bytes=4096)))
+    assert time.process_time() - begun < 5
+    assert [line for _, line in found] == [b"x" * 40_000_000, b"next"]
 
 
 def test_the_part_before_a_cut_comes_first_with_the_time_of_the_cut(tmp_path: Path) -> None:

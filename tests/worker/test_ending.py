@@ -37,6 +37,7 @@ ENDINGS = {
     "exception": "raise ValueError('on purpose')",
     "interrupt": "raise KeyboardInterrupt",
     "atexit": "import atexit; atexit.register(print, 'atexit'); print('last line')",
+    "no descriptor": "import resource; resource.setrlimit(resource.RLIMIT_NOFILE, (3, 3)); raise ValueError('last')",
     "failing atexit": "import atexit; atexit.register(lambda: 1 / 0)",
     "thread": "import threading, time; threading.Thread(target=lambda: (time.sleep(0.1), print('thread'))).start()",
     "open file": "f = open('out.txt', 'w'); f.write('kept'); import atexit",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from hpc_elastic.rundir.error_file import CALLSTACK_LIMIT, MESSAGE_LIMIT
+from hpc_elastic.worker.failure import format_traceback
 from tests.tiers import longer
 
 if TYPE_CHECKING:
@@ -98,6 +100,39 @@ def test_exit_code_is_1_and_the_record_is_bounded_if_the_exception_is_hostile(ru
         message = runner.read_error()["message"]
         assert len(message["message"]) < MESSAGE_LIMIT + 100
         assert len(message["extraInfo"]["py_callstack"]) < CALLSTACK_LIMIT + 100
+
+
+def test_a_very_deep_traceback_is_formatted_without_its_middle() -> None:
+    """All frames of a million take a minute, in which the agent knows nothing yet."""
+
+    def down(depth: int) -> None:
+        if not depth:
+            raise ValueError("at the bottom")
+        (down if depth % 2 else sideways)(depth - 1)
+
+    def sideways(depth: int) -> None:  # else equal lines would be told as one
+        down(depth - 1)
+
+    limit = sys.getrecursionlimit()
+    sys.setrecursionlimit(20_000)
+    try:
+        down(6_000)
+    except ValueError as error:
+        text = format_traceback(error, error.__traceback__)
+    finally:
+        sys.setrecursionlimit(limit)
+    assert text.count(", line ") == 2_100
+    assert ", in test_a_very_deep" in text.splitlines()[1]
+    assert text.endswith("ValueError: at the bottom\n")
+
+
+def test_record_is_written_if_the_script_has_left_no_descriptor(runner: Runner) -> None:
+    limit = "import os, resource\nresource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))\nkept = []\n"
+    check = "import atexit\natexit.register(lambda: print(os.fstat(0).st_rdev == os.stat(os.devnull).st_rdev))\n"
+    outcome = runner.run_script(f"{check}{limit}while True:\n    kept.append(open('/dev/zero'))\n")
+    record = runner.read_error()
+    assert record["message"]["message"] == "OSError: [Errno 24] Too many open files: '/dev/zero'"
+    assert (outcome.exit_code, outcome.stdout) == (1, "True\n")
 
 
 @pytest.mark.long
