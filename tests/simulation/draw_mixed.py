@@ -1,0 +1,69 @@
+"""Draws scenarios of several roles that lose nodes, or lack some from the start, with spares of whichever role."""
+
+from __future__ import annotations
+
+import random
+
+from hpc_elastic.plan.roles import RestartPolicy
+from tests.simulation.scenario import HEAD, HEALTH, Fault, Role, Scenario
+
+POLICIES: tuple[tuple[RestartPolicy, ...], ...] = (
+    ("restart_all", "restart_all"),
+    ("restart_all", "restart_role"),
+    ("restart_role", "restart_role"),
+    ("restart_all", "restart_all", "restart_role"),
+)
+LOSSES = ("kill_agent", "kill_agent", "power_off")
+GAP_S = 12.0  # between two things
+
+
+def draw_mixed(seed: int) -> Scenario:
+    """The scenario of a seed: one node is lost, or several, or they never come, and often a worker fails later."""
+    dice = random.Random(f"mixed/{seed}")
+    roles = tuple(
+        _role(dice, name, restart)
+        for name, restart in zip(("trainer", "reader", "watcher"), dice.choice(POLICIES), strict=False)
+    )
+    nodes = sum(role.nodes_max for role in roles) + dice.choice([0, 1, 1, 2])
+    at, faults = round(dice.uniform(5, 8), 3), list[Fault]()
+    way = dice.choice(["one", "one", "some", "absent", "broken", "broken", "unwell"])
+    if way == "absent":
+        faults = [Fault(what="never_starts", node=node) for node in dice.sample(range(1, nodes), dice.choice([1, 2]))]
+    elif way == "broken":  # nodes that are blamed, as long as others can take their places
+        order = dice.sample(range(nodes), min(3, nodes))
+        faults = [Fault(what="break_gpu", node=node, at=at + GAP_S * number) for number, node in enumerate(order)]
+    elif way == "unwell":  # who cannot take the place of another one
+        faults = [
+            Fault(what=HEALTH, node=nodes - 1, lasts_s=1e6),
+            Fault(what="kill_agent", node=dice.randrange(nodes - 1), at=at),
+        ]
+    else:
+        lost = dice.sample([HEAD, *range(min(nodes, roles[0].nodes_max + 1))], 1 if way == "one" else 2)
+        faults = [
+            Fault(what=dice.choice(LOSSES), node=node, at=at + GAP_S * number) for number, node in enumerate(lost)
+        ]
+    if way != "one" and dice.random() < 0.7:
+        later = at + GAP_S * len(faults)
+        faults.append(Fault(what="exit_worker", node=dice.randrange(nodes), at=later))
+    return Scenario(
+        seed=seed,
+        roles=roles,
+        nodes=nodes,
+        no_progress_limit=9,
+        lease_s=3.0,
+        join_timeout_s=dice.choice([10.0, 20.0]),
+        rejoin=dice.choice(["at_restart", "immediately"]),
+        faults=tuple(faults),
+    )
+
+
+def _role(dice: random.Random, name: str, restart: RestartPolicy) -> Role:
+    least = dice.choice([1, 1, 2])
+    return Role(
+        name=name,
+        restart=restart,
+        nodes_min=least,
+        nodes_max=least + dice.choice([0, 0, 1]),
+        workers=dice.choice([(1,), (2,), (1, 2)]),
+        work_s=45.0,
+    )
