@@ -171,7 +171,7 @@ class Absences:
         what = f"{agent.name} says that {node} is missing ({cause})"
         finding, other = self._finding(node), self._run.peer(agent, node)
         if cause == OTHER_VERSION:
-            require(other.versions != agent.versions, f"{what}, and it has the same versions")
+            require(not other.has_versions_of(agent), f"{what}, and it has the same versions")
         elif cause == UNHEALTHY:
             is_so = other.found_at is not None or other.problem is not None
             require(is_so, f"{what}, and its checks have found nothing")
