@@ -28,7 +28,10 @@ def draw_mixed(seed: int) -> Scenario:
     at, faults = round(dice.uniform(5, 8), 3), list[Fault]()
     way = dice.choice(["one", "one", "some", "absent", "broken", "broken", "unwell"])
     if way == "absent":
-        faults = [Fault(what="never_starts", node=node) for node in dice.sample(range(1, nodes), dice.choice([1, 2]))]
+        faults = [
+            Fault(what="never_starts", node=node)
+            for node in dice.sample(range(1, nodes), dice.choice([1, min(2, nodes - 1)]))
+        ]
     elif way == "broken":  # nodes that are blamed, as long as others can take their places
         order = dice.sample(range(nodes), min(3, nodes))
         faults = [Fault(what="break_gpu", node=node, at=at + GAP_S * number) for number, node in enumerate(order)]
@@ -52,6 +55,7 @@ def draw_mixed(seed: int) -> Scenario:
         no_progress_limit=9,
         lease_s=3.0,
         join_timeout_s=dice.choice([10.0, 20.0]),
+        delays_s=dice.choice([(0.001,), (0.0, 0.001, 0.02)]),
         rejoin=dice.choice(["at_restart", "immediately"]),
         faults=tuple(faults),
     )
