@@ -168,8 +168,7 @@ class Rules:
         if before is not None and before.allocation == claim.allocation:
             self._check_partial(world, run.disk.worlds[number - 1], claim)
             self._check_places(world, run.disk.worlds[number - 1])
-        if len(claim.roles) == len(world.roles):
-            self._check_health(agent, world)
+        self._check_health(agent, claim, world)
         run.returns.claimed(claim, world, before)
         run.requested.claimed(claim, world, before)
         run.causes.claimed(claim, world, before)
@@ -214,9 +213,9 @@ class Rules:
         is_excused = self._run.witness.unkillable or any(each.process.has_ever_frozen for each in self._run.everybody)
         require(not left or bool(is_excused), f"attempt {claim.attempt} is opened, and {left} are at work")
 
-    def _check_health(self, head: Agent, world: World) -> None:
-        """No node is in a new world that was unhealthy from its start, or whose checks have said so for long."""
-        for node in world.nodes:
+    def _check_health(self, head: Agent, claim: AttemptClaim, world: World) -> None:
+        """No node gets workers that was unhealthy from its start, or whose checks have said so for long."""
+        for node in (each for each in world.nodes if each.role in claim.roles):
             agent = self._run.peer(head, node.node)
             is_fit = agent.problem is None and agent.has_versions_of(self._run.peer(head, head.name))
             require(is_fit, f"{node.node} is in attempt {world.attempt}, and is not fit for it")
