@@ -140,6 +140,8 @@ simulate: .venv/.installed
 	$(BIN)/python -m tests.simulation --overtaken --first $(FIRST) --count $$(($(N) / 10))
 	$(BIN)/python -m tests.simulation --cut-stops --first $(FIRST) --count $$(($(N) / 10))
 	$(BIN)/python -m tests.simulation --pauses --first $(FIRST) --count $$(($(N) / 10))
+	$(BIN)/python -m tests.simulation --mixed --first $(FIRST) --count $$(($(N) / 10))
+	$(BIN)/python -m tests.simulation --overdue --first $(FIRST) --count $$(($(N) / 10))
 	$(BIN)/python -m tests.simulation --slow-heads --first $(FIRST) --count $$(($(N) / 10))
 	$(BIN)/python -m tests.simulation --search --first $(FIRST) --count $$(($(N) / 10))
 	$(BIN)/python -m tests.simulation --disks --first $(FIRST) --count $$(($(N) / 10))

@@ -33,8 +33,8 @@ class Allegiance:
         attempt: int,
         *,
         is_dead: bool,
-        was_silent: bool = False,
-        was_paused: bool = False,
+        was_silent: bool,
+        was_paused: bool,
     ) -> LostHead | None:
         """Record the loss of the head, and return the lost head that counts; None if there was no head to lose."""
         if self.is_headless:

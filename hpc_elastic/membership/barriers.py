@@ -32,9 +32,8 @@ class Barrier:
         self._since = self.say_at = NEVER  # `say_at`: when to ask again at the latest, in monotonic seconds
 
     def begin(self, now: float, since: float) -> None:
-        """Begin the wait, which counts from `since`, unless it has begun."""
-        if self._since == NEVER:
-            self._since, self.say_at = since, now + SAY_WAITING_EVERY_S
+        """Begin the wait, which counts from `since`."""
+        self._since, self.say_at = since, now + SAY_WAITING_EVERY_S
 
     @property
     def is_on(self) -> bool:
@@ -70,20 +69,15 @@ class Barriers:
     def __init__(self, roster: Roster, settings: HeadSettings) -> None:
         self._roster = roster
         self._settings = settings
-        self._starts = Barrier("to start its workers")
-        self._ends = Barrier("to end its part")
+        self._starts: Barrier  # both of the latest world
+        self._ends: Barrier
         self._attempts: dict[str, int] = {}  # by role, what its workers belong to
         self._began: dict[str, float] = {}  # by role, when that attempt was opened
         self._ended: dict[str, float] = {}  # by role that counts, when its first rank exited 0 in it
 
-    def clear(self) -> None:
-        """End both waits."""
-        self._starts.clear()
-        self._ends.clear()
-
     def begin(self, now: float) -> None:
         """Begin the waits of a world; members in a role that runs on may have ended before."""
-        self.clear()
+        self._starts, self._ends = Barrier("to start its workers"), Barrier("to end its part")
         self._starts.begin(now, now)
         attempts = {member.role: member.attempt for member in self._roster.in_world()}
         run_on = {role for role, attempt in attempts.items() if self._attempts.get(role) == attempt}
@@ -102,7 +96,7 @@ class Barriers:
             self._await_ends(now)
 
     def _await_ends(self, now: float) -> None:
-        if self._ended:
+        if self._ended and not self._ends.is_on:
             self._ends.begin(now, min(self._ended.values()))
 
     def started(self, now: float) -> str | None:

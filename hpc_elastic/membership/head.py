@@ -560,7 +560,6 @@ class Head:
     def _stop(self, decision: RestartWorkers | Finish, now: float) -> list[Action]:
         """Stop the workers that the decision is about; a member that is stopping already ignores a second Stop."""
         self.phase = HeadPhase.STOPPING
-        self._barriers.clear()
         return [*stops(self._stopping(), decision, self._judge.observed), *self._check_stopped(now)]
 
     def _stopping(self) -> Iterator[RosterEntry]:

@@ -184,7 +184,7 @@ def _from_where(fetched: Mapping[str, tuple[str, ...]]) -> str:
     return "".join(said)
 
 
-def copy_targets(world: World, keepers: Iterable[str], domains: Mapping[str, str] | None = None) -> dict[str, str]:
+def copy_targets(world: World, keepers: Iterable[str], domains: Mapping[str, str]) -> dict[str, str]:
     """Return to which node each node of a world sends copies of its states: the next one of those that start with it.
 
     Args:
@@ -197,7 +197,7 @@ def copy_targets(world: World, keepers: Iterable[str], domains: Mapping[str, str
     able = set(keepers)
     for group in _groups(world):
         ring = [node.node for node in world.nodes if node.role in group and node.node in able]
-        ring = _alternate(ring, domains or {})
+        ring = _alternate(ring, domains)
         if len(ring) > 1:
             targets.update(zip(ring, [*ring[1:], ring[0]], strict=True))
     return targets

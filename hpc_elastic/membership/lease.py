@@ -23,8 +23,8 @@ class Lease:
         self._sent: dict[int, float] = {}
         self._number = 0
         self._heard = 0
-        self._heard_until = NEVER
-        self._asked = NEVER
+        self._heard_until: float  # both from `start`
+        self._asked: float
         self.deadline = NEVER  # when a silent head counts as lost, in monotonic seconds
         # Until when workers may run, in monotonic seconds. Before the first echo it counts from when this node asked to
         # join: for all that is known, the head does, too.

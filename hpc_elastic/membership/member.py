@@ -87,19 +87,19 @@ class Member:
         self.phase = MemberPhase.JOINING
         self._assign: Assign | None = None
         self._exits = Exits()
-        self._pids: Mapping[str, int] = {}  # by global rank
+        self._pids: Mapping[str, int]  # of the attempt, by global rank
         self._unkillable: tuple[int, ...] | None = None  # from `workers_stopped`, until it is handled
         self._step: int | None = None  # likewise
         self._waiting = ""  # likewise
         self._paused = ""  # likewise
-        self._takes_stacks = False  # a stop is under way before whose TERM the workers write their stacks
-        self._stop_reason = ""
-        self._stop_manner = StopManner.GRACE
-        self._is_finished = False
+        self._takes_stacks: bool  # of the stop under way: the workers write their stacks before its TERM
+        self._stop_reason: str  # likewise
+        self._stop_manner: StopManner  # likewise
+        self._expects_term: bool  # likewise: a TERM from outside reaches the workers
+        self._is_finished: bool  # every worker of the attempt has ended by itself
+        self._have_workers_term: bool  # of the attempt, from outside
         self._has_notice = False  # in this start of the job
         self._is_terminated = False
-        self._expects_term = False
-        self._have_workers_term = False
         self._leave: Leave | None = None
         self._allegiance = Allegiance()
         self._timing = timing
@@ -127,9 +127,7 @@ class Member:
             is_alone = self._assign is not None and self._assign.group_world_size == 1
             if is_alone or not has_workers:
                 return NEVER  # if the head on this node is silent, this process was only paused
-        if has_workers or self.phase is not MemberPhase.PARKED:
-            return self._lease.fence_deadline
-        return self._lease.deadline
+        return self._lease.deadline if self.phase is MemberPhase.PARKED else self._lease.fence_deadline
 
     # Events of the head.
 
@@ -337,7 +335,6 @@ class Member:
             return []
         self.phase = MemberPhase.FINISHED
         self._is_finished = True
-        self.join = replace(self.join, held=held)
         again = self._global_ranks(self._exits.again)
         return [SendToHead(message=messages.Finished(attempt=self.attempt, again=again, held=held))]
 
@@ -361,12 +358,14 @@ class Member:
         return [Log(text=reason), SendToHead(message=broken)]
 
     def terminated(self, signal_name: str, *, have_workers: bool) -> list[Action]:
-        """Stop the workers, because a signal from outside ends this agent; `have_workers` if they may have got one."""
-        if self._is_terminated or self.phase is MemberPhase.LEAVING:
+        """Stop the workers, because a signal from outside ends this agent; `have_workers` if they may have got one.
+
+        It is called once: whoever asks again is in a hurry, which concerns the workers alone.
+        """
+        if self.phase is MemberPhase.LEAVING:
             return []
         self._is_terminated = True
         self._have_workers_term = have_workers
-        self._exits.forget_held()
         if self.phase in (MemberPhase.JOINING, MemberPhase.SEARCHING):
             return self.leaves(int(ExitCode.STOPPED), f"{signal_name} while there was no head")
         told = SendToHead(message=messages.Terminated(signal_name=signal_name))
@@ -446,7 +445,6 @@ class Member:
         self._lease.share(assign.group_world_size)
         self._exits.clear()
         self._pids = {}
-        self._unkillable = None
         self._is_finished = False
         self._has_notice = self._has_notice or assign.notice is not None
         self._have_workers_term = False
@@ -476,10 +474,10 @@ class Member:
         self, manner: StopManner, reason: str, *, is_term_coming: bool = False, takes_stacks: bool = False
     ) -> list[Action]:
         """Stop the workers that run; a second stop takes effect only if it is harder, and a fence always."""
-        is_softer = manner is not StopManner.FENCE and manner.hardness <= self._stop_manner.hardness
-        if self.phase is MemberPhase.STOPPING and is_softer:
-            return []
         if self.phase not in HAVE_WORKERS:
+            return []
+        is_again = self.phase is MemberPhase.STOPPING and manner is not StopManner.FENCE
+        if is_again and manner.hardness <= self._stop_manner.hardness:
             return []
         self.phase = MemberPhase.STOPPING
         self._stop_reason = reason

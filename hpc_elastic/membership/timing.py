@@ -41,6 +41,7 @@ from dataclasses import dataclass
 from hpc_elastic.plan.leases import SHORTEST_LEASE_S
 
 MANY = float("inf")  # nodes, as long as nobody knows how many
+MANY_MEMBERS = 1024  # with more of them each beats half as often
 DRIFT = 1e-3  # of two clocks, each half of that too fast or too slow; a quartz does a tenth of that
 KILL_S = 0.25
 
@@ -176,8 +177,8 @@ class Timing:
         return self.lease_s / 12
 
     def beats_every_s(self, nodes: float) -> float:
-        """Return the interval of a member's beats; with more than 1,024 nodes it is double, to spare the head."""
-        return self.patience_s / (4 if nodes <= 1024 else 2)
+        """Return the interval of a member's beats; with more than `MANY_MEMBERS` it is double, to spare the head."""
+        return self.patience_s / (4 if nodes <= MANY_MEMBERS else 2)
 
     @property
     def asks_scheduler(self) -> bool:
@@ -216,5 +217,5 @@ TIMEOUTS_SETTLE_S = 2.0  # ranks that wait for the same one time out at about th
 
 
 def _slowly(seconds: float) -> float:
-    """Return how many seconds the fastest clock shows while the slowest one shows `seconds`."""
-    return seconds * (1 + DRIFT / 2) / (1 - DRIFT / 2)
+    """Return how many seconds the fastest clock shows at most while the slowest one shows `seconds`."""
+    return seconds / (1 - DRIFT)

@@ -36,8 +36,7 @@ class Verdict:
         self.decision = None
 
     def attempt_opened(self) -> None:
-        """Clear the decision and the roles, because an attempt opens and every member has workers."""
-        self.decision = None
+        """Clear the roles, because an attempt opens and every member has workers; no decision stands."""
         self._roles = frozenset()
 
     def settle(self, decision: RestartWorkers | Finish) -> None:

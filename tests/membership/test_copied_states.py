@@ -149,7 +149,7 @@ def test_an_assignment_says_from_where_a_state_comes_and_where_copies_go() -> No
 
 def test_copies_go_to_the_next_node_that_starts_together_with_this_one() -> None:
     world = world_of("a", "a", "b", "b", "c", restarts={"b": "restart_role", "c": "restart_role"})
-    assert copy_targets(world, [f"node{number}" for number in range(5)]) == {
+    assert copy_targets(world, [f"node{number}" for number in range(5)], {}) == {
         "node0": "node1",
         "node1": "node0",
         "node2": "node3",
@@ -158,8 +158,8 @@ def test_copies_go_to_the_next_node_that_starts_together_with_this_one() -> None
 
 
 def test_nodes_without_a_keeper_are_left_out_of_the_ring() -> None:
-    assert copy_targets(THREE, ["node0", "node2"]) == {"node0": "node2", "node2": "node0"}
-    assert copy_targets(THREE, ["node0"]) == {}
+    assert copy_targets(THREE, ["node0", "node2"], {}) == {"node0": "node2", "node2": "node0"}
+    assert copy_targets(THREE, ["node0"], {}) == {}
 
 
 @pytest.mark.parametrize(

@@ -418,12 +418,6 @@ def test_workers_are_left_to_the_term_that_is_coming_if_the_head_knows_of_one() 
     assert member.received(coming, 0) == [stop_workers(StopManner.GRACE, is_terminated=False)]
 
 
-def test_a_second_term_changes_nothing() -> None:
-    member = working()
-    member.terminated("SIGTERM", have_workers=True)
-    assert member.terminated("SIGTERM", have_workers=True) == []
-
-
 def test_a_worker_that_died_of_term_is_judged_when_none_came_for_the_agent() -> None:
     member = working()
     assert member.worker_exited(1, 0, -15, 1.0) == []

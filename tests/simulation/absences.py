@@ -28,6 +28,7 @@ LOOKS_EVERY_S = 5.0  # a head, at what missing nodes have written
 FIRST_LOOK_S = 3.0
 NEVER_STARTED, OTHER_VERSION, UNHEALTHY = "never_started", "other_version", "unhealthy"
 CAUSES = {"refused": ("refused", "blocked_port")}  # what a head makes of an agent's word, where it may differ
+NODES_NAMED = 8  # in one line
 HOPELESS = "at most"  # so begins what a head says that does not wait for nodes that cannot come
 
 
@@ -139,6 +140,9 @@ class Absences:
         what = f"{agent.name} says that {sorted(missing)} are missing"
         with_it = sorted(set(missing) & (here - unhealthy))
         require(not with_it, f"{what}, and {with_it} are with it")
+        unnamed = [node for node in sorted(missing)[:NODES_NAMED] if node not in note.message]
+        is_short = len(missing) <= NODES_NAMED
+        require(not (unnamed and is_short), f"{what}, and the line for people does not name {unnamed}: {note.message}")
         is_first = not self._run.disk.claims
         for each in missing.values():
             self._check_cause(agent, head, each, is_first=is_first)
@@ -171,7 +175,7 @@ class Absences:
         what = f"{agent.name} says that {node} is missing ({cause})"
         finding, other = self._finding(node), self._run.peer(agent, node)
         if cause == OTHER_VERSION:
-            require(other.versions != agent.versions, f"{what}, and it has the same versions")
+            require(not other.has_versions_of(agent), f"{what}, and it has the same versions")
         elif cause == UNHEALTHY:
             is_so = other.found_at is not None or other.problem is not None
             require(is_so, f"{what}, and its checks have found nothing")

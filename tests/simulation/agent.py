@@ -41,7 +41,7 @@ from tests.simulation.guard import Guard
 from tests.simulation.network import Listener, SimulatedConnection, Socket
 from tests.simulation.process import ANSWERS_S, Process
 from tests.simulation.rules import require
-from tests.simulation.wiring import VERSIONS, Headquarters, SimulatedJournal
+from tests.simulation.wiring import PYTHONS, VERSIONS, Headquarters, SimulatedJournal
 from tests.simulation.workers import Workers
 
 if TYPE_CHECKING:
@@ -130,6 +130,7 @@ class SimulatedTelemetry:
             run.endings.says(agent, action.message)
             run.reports.says(agent, action.message)
             run.noted.reports(agent, action.message)
+            run.bookkeeping.says(agent, action.message)
             return
         run.trace(agent, action)
         if isinstance(action, StartWorkers):
@@ -184,6 +185,7 @@ class Agent:
         self.ends_job = self.was_killed = False
         self.asks_at_start = number in ASKING_NODES  # whether it could end the job
         self.can_end_job = self.asks_at_start and (number != 1 or run.scenario.seed % 2 == 0)
+        self.switch = f"leaf{number // 2}"
         self.problem: str | None = None
         self.is_examined = any(fault.what == "unhealthy" for fault in run.scenario.faults)
         self.unhealthy: list[tuple[float, float]] = []  # from when, until when
@@ -191,7 +193,8 @@ class Agent:
         self.found_at: float | None = None  # when its checks found that it is unhealthy, None if they did not
         self.well_since: float | None = None  # after its checks had found something
         self.was_well = False  # its checks once found nothing
-        self.versions = VERSIONS
+        self.versions = VERSIONS | {"python": PYTHONS[number % len(PYTHONS)]}
+        self.has_other_version = False  # of one of these
         self.has_wrong_secret = False  # of the run: its file is another one here
         self.is_refused = False
         self.is_told = False  # how the run ended, by the head or by the result
@@ -218,6 +221,10 @@ class Agent:
         self.contacts: dict[str, float] = {}  # by head elsewhere: when it heard it last
         self.parted_at = -1.0  # from a head, by whichever side
         self._worker_count = workers
+
+    def has_versions_of(self, other: Agent) -> bool:
+        """Whether the two can be in one world."""
+        return self.has_other_version == other.has_other_version
 
     # The process.
 
@@ -295,6 +302,7 @@ class Agent:
             launch_node="node0" if self.asks_at_start else "",
             unhealthy=unhealthy,
             keeper_port=self.port + KEEPER_PORTS if run.scenario.copy_s is not None else 0,
+            switch=self.switch,
         )
         journal = SimulatedJournal(self, run.plan, run.place(self))
         is_timed = run.scheduler.is_played

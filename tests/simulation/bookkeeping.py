@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from hpc_elastic.codec import to_json
 from hpc_elastic.membership.member import MemberPhase
+from hpc_elastic.membership.messages import Message, Stopped
 from hpc_elastic.rundir.records import FailureRecord, NodeResult, WorkerState
 from tests.simulation.disk import LAYOUT
 from tests.simulation.rules import require
@@ -32,6 +33,7 @@ class Bookkeeping:
         self._run = run
         self._ended_at: dict[tuple[int, int], float] = {}  # by attempt and rank
         self._owed: list[tuple[float, Agent, int, int]] = []  # when, by whom, of which attempt and rank
+        self._unsaid: list[tuple[float, Agent, int]] = []  # when at the latest, by whom, of which attempt
         self._is_held_up = any(word in fault.what for fault in run.scenario.faults for word in HOLDING)
 
     def ended(self, worker: Worker) -> None:
@@ -45,9 +47,22 @@ class Bookkeeping:
             due = self._run.clock.now + 2 * self._run.progress.slack_s
             self._owed.append((due, agent, worker.attempt, worker.rank))
 
+    def says(self, agent: Agent, message: Message) -> None:
+        """An agent tells its head that its workers are stopped: its record says then what became of them."""
+        if isinstance(message, Stopped) and not self._is_held_up:
+            self._unsaid.append((self._run.clock.now + 2 * self._run.progress.slack_s, agent, message.attempt))
+
     def watch(self) -> None:
         """From time to time."""
         now = self._run.clock.now
+        for unsaid in [each for each in self._unsaid if each[0] <= now]:
+            self._unsaid.remove(unsaid)
+            _, agent, attempt = unsaid
+            record = self._run.disk.node_results.get((attempt, agent.name))
+            is_said = record is not None and record.state not in (WorkerState.HEALTHY, WorkerState.UNHEALTHY)
+            is_excused = agent.died_at <= now or not agent.disk.is_well or agent.process.has_ever_frozen
+            what = f"{agent.name} has stopped its workers of attempt {attempt}"
+            require(is_said or is_excused, f"{what}, and its record does not say so: {record}")
         for owed in [each for each in self._owed if each[0] <= now]:
             self._owed.remove(owed)
             _, agent, attempt, rank = owed

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from hpc_elastic.agent.drivers.coordinator import HANGS_UP_WITHIN_S
 from hpc_elastic.membership import messages
 from hpc_elastic.membership.actions import Action, HeadOver, Level, Note, SendToHead, SendToMember, StartWorkers
-from hpc_elastic.membership.member import MemberPhase
+from hpc_elastic.membership.member import AT_WORK, MemberPhase
 from hpc_elastic.membership.messages import Message
 from hpc_elastic.membership.timing import DRIFT, TURNS_AHEAD, Timing
 from hpc_elastic.rank_set import parse_ranks
@@ -56,6 +56,7 @@ class Conduct:
         self._dialling: Counter[Agent] = Counter()
         self._dials: Counter[Agent] = Counter()
         self._beats: dict[Agent, float] = {}
+        self._asked_at: dict[Agent, float] = {}  # to join its own head; when it asks others it has none
         self._finished: set[tuple[str, int]] = set()  # nodes that have told their head so, and in which attempt
         self._stops: Counter[tuple[object, ...]] = Counter()
         self._told_ends: defaultdict[object, dict[str, bool]] = defaultdict(dict)  # by head: who ends the job
@@ -115,8 +116,14 @@ class Conduct:
             failure = message.failure
             what = f"{agent.name} reports the failure of rank {failure.rank}"
             self._once(what, agent, message.KIND, message.attempt, failure.rank)
+        elif isinstance(message, messages.NoticePolls):
+            is_so = agent.member.phase in AT_WORK
+            require(is_so, f"{agent.name} names calls of workers that it stops, and others would wait for the next one")
         elif isinstance(message, (messages.Join, messages.Dropped)):
             self._beats.pop(agent, None)
+            self._asked_at.pop(agent, None)
+            if isinstance(message, messages.Join):
+                self._asked_at[agent] = agent.now
 
     def _finishes(self, agent: Agent, message: messages.Finished) -> None:
         """A node is finished when all its workers have exited 0, or have ended where failures are ignored."""
@@ -141,7 +148,9 @@ class Conduct:
         self._beats[agent] = now
         if agent.member.attempt:
             self._knows_size.add(agent)
-        if before is None:
+        if before is None:  # the question to join counts as one
+            waited_s = now - self._asked_at.get(agent, now - patience_s)
+            require(waited_s >= patience_s / 4 - self._late_s, f"{agent.name} asks to join and sends a beat at once")
             return
         longest_s, late_s = patience_s / (2 if is_first_known else 4), self._late_s
         is_due = patience_s / 4 - late_s <= now - before <= longest_s + late_s

@@ -8,6 +8,7 @@ keeps and forgets is decided by the shipped `CopyLedger`, what is copied and how
 from __future__ import annotations
 
 import random
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -204,7 +205,12 @@ class CopiesSeen:
         others = {node.node for node in world.nodes if node.role in group} - {agent.name}
         target = None if assign.copies_to is None else assign.copies_to.address
         is_so = target in others if others else target is None
-        require(is_so, f"{agent.name} is to copy its states to {target}, and starts with {sorted(others)}")
+        what = f"{agent.name} is to copy its states to {target}, and starts with {sorted(others)}"
+        require(is_so, what)
+        leaves = Counter(self._run.peer(agent, name).switch for name in (*others, agent.name))
+        if target is not None and 2 * max(leaves.values()) <= leaves.total():
+            is_apart = self._run.peer(agent, target).switch != agent.switch
+            require(is_apart, f"{what}: both are at one switch, and there are others")
 
     def fetches(self, agent: Agent, assign: Assign) -> None:
         """A node is about to fetch the state with which its ranks begin, if it is told who has it: itself first."""

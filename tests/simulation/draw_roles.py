@@ -17,6 +17,7 @@ POLICIES: tuple[tuple[RestartPolicy, ...], ...] = (
 )
 
 BREAK_GPU = 0.3  # of the seeds: a failure for which a node is blamed, and a spare to take its place
+BREAK_ANOTHER = 0.5  # of these: there is no spare for the next one
 
 
 def draw_roles(seed: int) -> Scenario:
@@ -28,6 +29,8 @@ def draw_roles(seed: int) -> Scenario:
     if beside.random() < BREAK_GPU:
         spares = 1
         faults = (Fault(what="break_gpu", node=beside.randrange(members), at=round(beside.uniform(2, 6), 3)),)
+        if beside.random() < BREAK_ANOTHER:
+            faults += (Fault(what="break_gpu", node=beside.randrange(members), at=round(beside.uniform(6, 20), 3)),)
     return Scenario(
         seed=seed,
         roles=tuple(roles),

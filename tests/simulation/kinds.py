@@ -34,8 +34,10 @@ from tests.simulation.draw_large import draw_large
 from tests.simulation.draw_last_losses import draw_last_losses
 from tests.simulation.draw_limits import draw_limits
 from tests.simulation.draw_machines import draw_machines
+from tests.simulation.draw_mixed import draw_mixed
 from tests.simulation.draw_moved import draw_moved
 from tests.simulation.draw_notices import draw_notices
+from tests.simulation.draw_overdue import draw_overdue
 from tests.simulation.draw_overtaken import draw_overtaken
 from tests.simulation.draw_parted import draw_parted
 from tests.simulation.draw_pauses import draw_pauses
@@ -75,6 +77,7 @@ KINDS: Mapping[str, Callable[[int], Scenario]] = {
     "failures": draw_failures,
     "roles": draw_roles,
     "pauses": draw_pauses,
+    "overdue": draw_overdue,
     "unstarted": draw_unstarted,
     "timeouts": draw_timeouts,
     "wrapped": draw_wrapped,
@@ -89,6 +92,7 @@ KINDS: Mapping[str, Callable[[int], Scenario]] = {
     "sick": draw_sick,
     "blamed": draw_blamed,
     "avoided": draw_avoided,
+    "mixed": draw_mixed,
     "bad-nodes": draw_bad_nodes,
     "goodbyes": draw_goodbyes,
     "farewells": draw_farewells,
@@ -142,6 +146,8 @@ WEIGHTS: Mapping[str, float] = dict.fromkeys(KINDS, 1.0) | {
     "failures": 2.0,
     "limits": 3.0,
     "roles": 2.0,
+    "overdue": 2.0,
+    "mixed": 3.0,
     "taken": 2.0,
     "terms": 3.0,
     "alone": 3.0,

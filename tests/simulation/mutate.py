@@ -83,7 +83,6 @@ CLOSED = (
     "the machine is over when its driver is: it takes nothing in and wants nothing, and the tasks that would still "
     "call it are cancelled in the next turn of the event loop"
 )
-SET_AT_STOP = "it is set where the phase becomes STOPPING, and read in that phase alone"
 NUMBERS = 'tuple(int(number) for number in re.findall(r"[0-9]+", public)[:3])'
 REMEDY = "it only decides which remedy the text names beside two versions that differ"
 # Edits that change nothing that matters, by name, and why.
@@ -96,11 +95,14 @@ EQUIVALENT: dict[str, str] = {
             "who is lost without a word of its kernel was silent for as long as a machine takes to start again, unless "
             "only its answers were lost: then the machine is up, and that nobody but its script ends the job is right"
         ),
+        "membership.member: left out: self._leave = leave": (
+            "only `_depart` is meant, for `_end` has set it: an agent that leaves while it has no head to lose, or has "
+            "just told that it got a TERM, does so at once"
+        ),
+        "membership.roster: left out: self._unhealthy.clear()": CLOSED,
         f"membership.gathering: condition turned round: {NUMBERS} if public[:1].isdigit() else ()": REMEDY,
         f"membership.gathering: four times as much: return {NUMBERS} if public[:1].isdigit() el": REMEDY,
         f"membership.gathering: a quarter: return {NUMBERS} if public[:1].isdigit() el": REMEDY,
-        'membership.member: left out: self._stop_reason = ""': SET_AT_STOP,
-        "membership.member: left out: self._takes_stacks = False": SET_AT_STOP,
         "membership.member: and for or: "
         "attempt != self.attempt or self.phase not in (MemberPhase.WORKING, MemberPhase.STOPPING)": (
             "an agent reports the exits of an attempt's workers before it says that they are stopped, and none after "

@@ -6,6 +6,7 @@ Left out, each class by its rule:
 - words: a call that tells people something (`WORDS`), what is told to the telemetry (`TOLD`), a text, the error that is
   raised; a choice between two texts; a local name that is only read where something is said, and statements that only
   make such a name or say something; a function whose text is only said, and one that makes only log lines and events;
+- `strict` of a zip, which only finds out what cannot be;
 - the process's own settings (`PROCESS_ONLY`): the simulation has no process to tune;
 - a default of a keyword that every call in the code that is played names, also of a class (`_is_always_named`);
 - a constant of a module that only words are made of, and what is stored where nothing reads it but to say it;
@@ -71,6 +72,8 @@ def _within(
             continue
         if _is_stored_in_vain(child):
             continue
+        if isinstance(child, ast.keyword) and child.arg == "strict":
+            continue
         if child in decorators or _is_of_words(child, said) or isinstance(child, (ast.AnnAssign, ast.arg)):
             continue
         if isinstance(child, Function):
@@ -79,7 +82,12 @@ def _within(
             yield child
             yield from _within(child, said | _said_names(child), owner)
         else:
-            yield child
+            if not (
+                isinstance(child, ast.Return)
+                and isinstance(child.value, ast.BoolOp)
+                and _is_of_words(child.value, said)
+            ):
+                yield child
             others = _fields_of_others(child) if isinstance(node, ast.Module) else frozenset()
             yield from (each for each in _within(child, said, defaults=named) if each not in others)
 
@@ -177,6 +185,8 @@ def _is_text(node: ast.AST | None) -> bool:
     """Whether it is a text for certain."""
     if isinstance(node, ast.IfExp):
         return _is_text(node.body) and _is_text(node.orelse)
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "join":
+        return _is_text(node.func.value)
     return isinstance(node, ast.JoinedStr) or (isinstance(node, ast.Constant) and isinstance(node.value, str))
 
 
@@ -188,6 +198,8 @@ def _is_of_words(node: ast.AST, said: Scope) -> bool:
         return _is_text(node)
     if isinstance(node, (ast.ListComp, ast.GeneratorExp)):
         return _is_of_words(node.elt, said)
+    if isinstance(node, ast.BoolOp):
+        return all(map(_is_text, node.values))
     if isinstance(node, (ast.If, ast.For)):
         return all(_only_says(each, said) for each in (*node.body, *node.orelse))
     return _says(node, said) if isinstance(node, (ast.stmt, ast.Call)) else False

@@ -23,6 +23,7 @@ ASKS_EVERY_S = 30.0  # the scheduler
 LONG_LEASE_S = 30.0  # a shorter one is over before the scheduler knows of a machine that is gone
 SOFT = frozenset({"stop", "term", "joined", "asked", "limit"})  # reasons to give workers their time
 REQUEUE, RUN_DIRECTORY = 75, 5
+WAITED = "timed out!"  # in the word of a rank that has waited for others in vain
 
 
 class Orders:
@@ -160,6 +161,8 @@ class Orders:
         require(not stop.is_term_coming or is_term, f"{what}, as if a TERM came")
         may_hang = any(fault.what == "time_out" for fault in self._run.scenario.faults)
         require(may_hang or not stop.takes_stacks, f"{what} and takes stacks, and no rank hangs")
+        is_of_wait = WAITED in stop.reason and manner is StopManner.RESTART
+        require(stop.takes_stacks or not is_of_wait, f"{what}, and does not ask where the ranks are")
         is_ending = bool(witness.kinds & (SOFT | LOSING)) or witness.have_all_ended_well() or bool(witness.took_notice)
         is_ending = is_ending or self._run.polls.have_heard or witness.is_exit_overdue()
         require(manner is not StopManner.GRACE or is_ending, f"{what}, and nobody asks for it")

@@ -8,6 +8,7 @@ follows from the lease L: the others are silent for L at most when a head gives 
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING
 
 from hpc_elastic.membership.member import MemberPhase
@@ -24,6 +25,7 @@ TALKS_S = 8.0  # reading, dialling, answering, and trying again
 DISK_OPERATIONS = 12  # one after the other, from a loss to the next start
 LEAVES_WITHIN_S = 30.0
 MESSAGES_OF_A_JOIN = 5  # connecting, two of the handshake, the request and its answer
+DEATHS = frozenset({"kill_agent", "power_off", "exit_worker", "kill_worker", "break_gpu"})
 ENDED_FOR_TOO_FEW = ("node_lost", "nodes_missing")
 
 
@@ -98,9 +100,25 @@ class Progress:
             side = self.side()
             ends = f"{agent.name} ends the run for {result.reason} ({result.cause})"
             require(not side, f"{ends}, though {side} could go on, at {self._run.clock.now:.1f} s")
+        if result.reason in ENDED_FOR_TOO_FEW and result.attempts and self._may_lose():
+            self._check_spares(agent, result)
         if result.reason in ENDED_FOR_TOO_FEW and not result.attempts and self._run.witness.kinds == {"unhealthy"}:
             healthy = [each for each in self._run.agents if each.found_at is None]
             require(not self._is_enough(healthy), f"{agent.name} ends the run ({result.cause}), with enough of them")
+
+    def _check_spares(self, agent: Agent, result: RunResultRecord) -> None:
+        """Where agents have only died, a run is not ended for too few nodes of a role as long as spares can help.
+
+        A spare of whichever role can have the place of a node that is gone.
+        """
+        run = self._run
+        if not {fault.what for fault in run.scenario.faults} <= DEATHS:
+            return
+        there = Counter(each.role for each in run.agents if each.is_running and each.name in run.witness.joined)
+        lacks = sum(max(0, role.nodes_min - there[role.name]) for role in run.scenario.roles)
+        spares = sum(max(0, there[role.name] - role.nodes_max) for role in run.scenario.roles)
+        what = f"{agent.name} ends the run for {result.reason} ({result.cause}), and {dict(there)} are there"
+        require(lacks > spares, what)
 
     def _may_lose(self) -> bool:
         """Whether the run has losses left even if the head has taken everybody for lost, who is back since."""
@@ -115,7 +133,8 @@ class Progress:
         run, timeout_s = self._run, self._run.scenario.exit_timeout_s
         if timeout_s is None or run.witness.kinds or run.witness.unkillable or self._waits_for_a_disk():
             return
-        allowed_s = timeout_s * (1 + DRIFT) + GRACE_S + self.slack_s
+        stops_s = max(min(role.patience_s, GRACE_S) for role in run.scenario.roles)
+        allowed_s = timeout_s * (1 + DRIFT) + stops_s + self.slack_s
         if any(role.restart == "restart_role" for role in run.scenario.roles):
             allowed_s += self._pause_s()
         world = run.disk.latest

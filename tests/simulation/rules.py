@@ -47,6 +47,11 @@ def require(holds: bool, text: str) -> None:
         raise BrokenRuleError(text)
 
 
+def _at_slowest(seconds: float) -> float:
+    """How long it takes until the slowest clock that a machine may have shows so many seconds."""
+    return seconds / (1 - DRIFT / 2)
+
+
 def start_of(disk: Disk, claim: AttemptClaim) -> int:
     """Which start of the job has opened an attempt."""
     return disk.allocations[claim.allocation - 1].restart_count
@@ -163,8 +168,7 @@ class Rules:
         if before is not None and before.allocation == claim.allocation:
             self._check_partial(world, run.disk.worlds[number - 1], claim)
             self._check_places(world, run.disk.worlds[number - 1])
-        if len(claim.roles) == len(world.roles):
-            self._check_health(agent, world)
+        self._check_health(agent, claim, world)
         run.returns.claimed(claim, world, before)
         run.requested.claimed(claim, world, before)
         run.causes.claimed(claim, world, before)
@@ -187,7 +191,7 @@ class Rules:
                 and lost.parted_at < max(lost.contacts.values(), default=0.0)
             )
             contact_at = head.contacts.get(before.head, 0.0)
-            fenced_at = contact_at + lease_s + FENCES_S + profile.guard_s + KILL_S
+            fenced_at = contact_at + _at_slowest(lease_s + FENCES_S + profile.guard_s + KILL_S)
             what = f"{head.name} takes the place of {before.head}"
             require(not is_silent or decided_at >= fenced_at - 1e-3, f"{what} at {decided_at:.3f}, not {fenced_at:.3f}")
             return
@@ -199,7 +203,7 @@ class Rules:
             if lost.was_killed or heard_at[1] or heard_at[0] > decided_at:
                 continue
             patience_s = lease_s * 2 / 3 - profile.hurries_s
-            fenced_at = heard_at[0] + patience_s + profile.guard_s + KILL_S
+            fenced_at = heard_at[0] + _at_slowest(patience_s + profile.guard_s + KILL_S)
             what = f"{head.name} goes on without {name}, which it has heard at {heard_at[0]:.3f}"
             require(decided_at >= fenced_at - 1e-3, f"{what}, at {decided_at:.3f}, not {fenced_at:.3f}")
 
@@ -209,11 +213,11 @@ class Rules:
         is_excused = self._run.witness.unkillable or any(each.process.has_ever_frozen for each in self._run.everybody)
         require(not left or bool(is_excused), f"attempt {claim.attempt} is opened, and {left} are at work")
 
-    def _check_health(self, head: Agent, world: World) -> None:
-        """No node is in a new world that was unhealthy from its start, or whose checks have said so for long."""
-        for node in world.nodes:
+    def _check_health(self, head: Agent, claim: AttemptClaim, world: World) -> None:
+        """No node gets workers that was unhealthy from its start, or whose checks have said so for long."""
+        for node in (each for each in world.nodes if each.role in claim.roles):
             agent = self._run.peer(head, node.node)
-            is_fit = agent.problem is None and agent.versions == self._run.peer(head, head.name).versions
+            is_fit = agent.problem is None and agent.has_versions_of(self._run.peer(head, head.name))
             require(is_fit, f"{node.node} is in attempt {world.attempt}, and is not fit for it")
             if agent.found_at is None or not agent.is_running:
                 continue

@@ -58,6 +58,17 @@ def test_lines_that_are_only_collected_to_be_said_are_not_edited() -> None:
     assert numbers(source) == set()
 
 
+def test_a_text_or_another_one_in_its_place_is_not_edited() -> None:
+    source = "def names(self, nodes) -> str:\n    return ', '.join(nodes) or 'nobody'\n"
+    edited = [each for each in nodes(ast.parse(source)) if isinstance(each, (ast.Return, ast.BoolOp))]
+    assert edited == []
+
+
+def test_whether_a_zip_compares_lengths_is_not_edited() -> None:
+    source = "def tick(self):\n    self.pairs = zip(self.left, self.right, strict=True)\n"
+    assert [each for each in nodes(ast.parse(source)) if isinstance(each, ast.keyword)] == []
+
+
 def test_a_text_that_the_caller_may_compare_is_edited() -> None:
     source = "def failure_signature(failure) -> str:\n    words = failure.message[:500]\n    return f'{words}'\n"
     assert numbers(source) == {500}

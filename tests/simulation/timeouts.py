@@ -102,7 +102,8 @@ class TimeOuts:
         spent = claim.spend.restarts - before.spend.restarts
         require(spent == 1, f"{what} follows time-outs, and costs {spent} restarts")
         first, decided_at = min(self._timed_out.values()), self._run.disk.asked_at[claim.attempt]
-        slack_s = self._run.progress.slack_s + RESTART_GRACE_S
+        stops_s = 1.0 + max(min(role.patience_s, RESTART_GRACE_S) for role in self._run.scenario.roles)
+        slack_s = self._run.progress.slack_s + stops_s
         if self._way == "one_hangs":
             victims = {*parse_ranks(cause.victims)} if cause.victims else set()
             require(victims == set(self._timed_out), f"{what} names the victims {victims}, not {set(self._timed_out)}")

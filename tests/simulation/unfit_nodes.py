@@ -38,7 +38,12 @@ class UnfitNodes:
 
     def ended(self, result: RunResultRecord) -> None:
         """The result is on disk."""
-        if not self._is_played or not self._joined_at or result.reason != "setup_failed" or result.attempts:
+        if not self._is_played or not self._joined_at or result.attempts:
+            return
+        is_needed = self._run.scenario.min_nodes == self._run.scenario.nodes
+        is_so = result.reason == "setup_failed"
+        require(is_so or not is_needed, f"nodes that are needed are not fit, and the run ends by {result.reason}")
+        if not is_so:
             return
         settled_at = min(self._joined_at.values()) + SETTLES_S
         for node, joined_at in self._joined_at.items():

@@ -9,7 +9,6 @@ from hpc_elastic.membership.messages import Welcome
 from tests.simulation.progress import DISK_OPERATIONS, TALKS_S
 from tests.simulation.rules import require
 from tests.simulation.scenario import GRACE_S
-from tests.simulation.wiring import VERSIONS
 
 if TYPE_CHECKING:
     from tests.simulation.agent import Agent
@@ -113,14 +112,14 @@ class Verdicts:
             expected |= {NODE_LOST} if is_lost else set()
             expected |= {STOPPED} if agent.name in witness.terminated else set()
             expected |= {STALLED} if agent.name in witness.unkillable else set()
-        if agent.versions != VERSIONS or (agent.is_refused and self._is_refused_by_another_version(agent)):
+        if agent.has_other_version or (agent.is_refused and self._is_refused_by_another_version(agent)):
             expected.add(NODES_MISSING)
         require(exit_code in expected, f"{agent.name} left with {exit_code}, and should have with {expected}")
 
     def _is_refused_by_another_version(self, agent: Agent) -> bool:
         """Whether the latest head has another version than this agent: then all agents but its own may be refused."""
         head = self._run.disk.head  # before the first attempt, who has claimed the allocation
-        return head is not None and self._run.peer(agent, head).versions != agent.versions
+        return head is not None and not self._run.peer(agent, head).has_versions_of(agent)
 
     def _is_true(self, reason: str) -> bool:
         witness, scenario = self._run.witness, self._run.scenario

@@ -56,6 +56,7 @@ if TYPE_CHECKING:
     from tests.simulation.plant import Plant
 
 VERSIONS = {"torch": "2.13.0"}
+PYTHONS = "3.11.7", "3.11.14"  # which are the same for all that nodes share
 JOB = "1"
 SLOW_S = 0.1  # of a message: a conversation begins with several, and who joins waits half a second at first
 

@@ -342,7 +342,8 @@ class SimulatedRun:
                 self.agents[fault.node].has_wrong_secret = True
             elif fault.what == "other_version":
                 self.witness.see("unfit")
-                self.agents[fault.node].versions = {"torch": "2.12.1"}
+                agent, what = self.agents[fault.node], ("torch", "python")[self.scenario.seed % 2]
+                agent.has_other_version, agent.versions[what] = True, {"torch": "2.12.1", "python": "3.12.7"}[what]
             elif not fault.phase:
                 self._to_start += fault.what == "requeue"
                 self.clock.at(fault.at, lambda fault=fault: self._strike_at_time(fault))  # type: ignore[misc]
