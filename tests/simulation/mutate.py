@@ -83,6 +83,10 @@ CLOSED = (
     "the machine is over when its driver is: it takes nothing in and wants nothing, and the tasks that would still "
     "call it are cancelled in the next turn of the event loop"
 )
+RUNG = (
+    "what is due is done whether the timer counts as set or not; but where one rings early by the resolution of the "
+    "loop's clock, as asyncio allows and the simulation's do not, it has to be set again"
+)
 SET_AT_STOP = "it is set where the phase becomes STOPPING, and read in that phase alone"
 NUMBERS = 'tuple(int(number) for number in re.findall(r"[0-9]+", public)[:3])'
 REMEDY = "it only decides which remedy the text names beside two versions that differ"
@@ -92,6 +96,8 @@ EQUIVALENT: dict[str, str] = {
     for name, why in {
         "agent.drivers.coordinator: left out: self._is_closed = True": CLOSED,
         "agent.drivers.coordinator: true for false: self._is_closed = True": CLOSED,
+        "agent.drivers.coordinator: left out: self._timer = None": RUNG,
+        "agent.drivers.local_member: left out: self._timer = None": RUNG,
         "membership.head: and for or: is_gone and (may_return or not self._members.may_have_restarted(node, now))": (
             "who is lost without a word of its kernel was silent for as long as a machine takes to start again, unless "
             "only its answers were lost: then the machine is up, and that nobody but its script ends the job is right"
