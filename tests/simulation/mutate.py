@@ -283,6 +283,7 @@ def _in_child(work: Callable[[], str | None]) -> str:
     ours, theirs = os.pipe()
     child = os.fork()
     if not child:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # an edit may have the agent print a line
         try:
             text = json.dumps(work())
         except BaseException as error:

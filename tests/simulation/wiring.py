@@ -176,6 +176,10 @@ class SimulatedJournal(Journal):
         self._agent.run.headships.looks_for_rival(self._agent)
         return super().find_rival()
 
+    def _announce(self, mine: AllocationClaim) -> None:
+        self._agent.run.starts.announces(self._agent, mine)
+        super()._announce(mine)
+
     def answer(self, note: Note, time_ns: int) -> None:
         """For people, who read it when it is there."""
         with store.file_system_errors(LAYOUT.root):
@@ -440,7 +444,7 @@ class Here(LocalMember):
         super().__init__(member, journal=journal, **more)
         self._agent = cast(SimulatedJournal, journal).agent
         self._contract = self._agent.run.contracts.watch_ticks(self._agent, member)
-        self._begins_fence = False
+        self._begins_fence = self._has_fence = False  # in this turn, and since the stop under way began
 
     def _do(self, step: Callable[[float], list[Action]]) -> None:
         self._contract.calls()
@@ -451,8 +455,15 @@ class Here(LocalMember):
             self._agent.run.carried_out.fences(self._agent)
 
     def _stop_workers(self, action: do.StopWorkers) -> None:
+        is_first, is_fence = self._stopping is None, action.manner is StopManner.FENCE
         super()._stop_workers(action)
-        self._begins_fence |= action.manner is StopManner.FENCE
+        self._begins_fence |= is_fence
+        self._has_fence = is_fence or (self._has_fence and not is_first)
+
+    async def _unless_fenced(self, work: asyncio.Future[Any], *, within_s: float | None = None) -> None:
+        await super()._unless_fenced(work, within_s=within_s)
+        is_waited_for = work.done() or self._has_fence or within_s is not None
+        require(is_waited_for, f"{self._agent.name} does not wait for what its stop needs, and nothing fences")
 
     def received(self, message: Message) -> None:
         agent = self._agent
