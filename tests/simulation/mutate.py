@@ -102,6 +102,10 @@ EQUIVALENT: dict[str, str] = {
             "who is lost without a word of its kernel was silent for as long as a machine takes to start again, unless "
             "only its answers were lost: then the machine is up, and that nobody but its script ends the job is right"
         ),
+        "agent.records.allocation_claims: condition turned round: if mine.changed_scripts: "
+        "line, names = describe_changed(mine.changed_scripts), list(mine.changed_scr": (
+            "it decides whether people are told of other scripts, and whoever has claimed keeps the same number next"
+        ),
         f"membership.gathering: condition turned round: {NUMBERS} if public[:1].isdigit() else ()": REMEDY,
         f"membership.gathering: four times as much: return {NUMBERS} if public[:1].isdigit() el": REMEDY,
         f"membership.gathering: a quarter: return {NUMBERS} if public[:1].isdigit() el": REMEDY,
