@@ -57,10 +57,10 @@ class Policy:
         failure = observation.failure
         if failure is not None and self.roles.get(failure.role) == "ignore":
             return Ignore(reason=describe_failure(failure))
-        if failure is not None and failure.failure_class == "start_failed":
-            return _failed("start_failed", ExitCode.WORKERS_FAILED, observation.detail or describe_failure(failure))
-        if observation.trigger is Trigger.WORKER_FAILED and failure is not None:
+        if failure is not None:
             what = observation.detail or describe_failure(failure)
+            if failure.failure_class == "start_failed":
+                return _failed("start_failed", ExitCode.WORKERS_FAILED, what)
             return self._restart(history, observation, what, failure_signature(failure), now)
         if observation.trigger is Trigger.NODE_BROKEN:
             if self._is_alone_with_ignored(observation.role):
@@ -72,8 +72,7 @@ class Policy:
         if observation.trigger is Trigger.ENDED_SILENTLY:
             return self._start_after_silent_ends(history, observation)
         if (uncharged := _restart_uncharged(history, observation, now)) is not None:
-            is_about_state = observation.trigger is Trigger.STATE_MISSING
-            return replace(uncharged, roles=self._roles_beside(observation.role)) if is_about_state else uncharged
+            return replace(uncharged, roles=self._roles_beside(observation.role))
         if observation.trigger is Trigger.EXIT_TIMEOUT and self.after_exit_timeout == "succeed":
             return _succeed_without_the_rest()
         return _finish(observation)
@@ -156,17 +155,16 @@ def _history_after(history: History, observation: Observation, signature: str) -
     named a step beyond the furthest one so far: an attempt that repeats the steps of an earlier one does not. Where
     neither is known, because the plan names no file and the script makes no heartbeats, progress is assumed.
     """
-    progressed = (_has_changed_files(history, observation), _has_gone_further(history, observation))
-    is_stuck = False in progressed and True not in progressed
-    is_same = signature == history.failure_signature and is_stuck
-    steps = [step for step in (history.step, observation.step) if step is not None]
+    is_known = observation.is_settled and observation.trigger is Trigger.WORKER_FAILED  # which steps there were
+    has_gone_further = _has_gone_further(history.step, observation.step) if is_known else None
+    is_same = signature == history.failure_signature and _is_stuck(history, observation.progress, has_gone_further)
     return replace(
         history,
         spend=replace(history.spend, restarts=history.spend.restarts + 1),
         failure_signature=signature,
         same_failures=history.same_failures + 1 if is_same else 1,
         progress=observation.progress,
-        step=max(steps, default=None),
+        step=_furthest(history.step, observation.step),
     )
 
 
@@ -179,33 +177,40 @@ def charge_silent_ends(history: History, ends: SilentEnds) -> History:
     """
     if not ends.are_there:
         return history
-    steps = [step for step in (history.step, ends.step) if step is not None]
     count = history.same_failures if history.failure_signature == SILENT_END else 0
     if ends.has_worked:
-        has_changed = None if ends.progress is None else ends.progress != history.progress
-        has_gone_further = (ends.step is not None and ends.step == max(steps) != history.step) if steps else None
-        progressed = (has_changed, has_gone_further)
-        is_stuck = False in progressed and True not in progressed
+        is_stuck = _is_stuck(history, ends.progress, _has_gone_further(history.step, ends.step))
         count = count + 1 if is_stuck else 1
     return replace(
         history,
         failure_signature=SILENT_END,
         same_failures=count + ends.idle,
         progress=ends.progress,
-        step=max(steps, default=None),
+        step=_furthest(history.step, ends.step),
     )
 
 
-def _has_changed_files(history: History, observation: Observation) -> bool | None:
-    return None if observation.progress is None else observation.progress != history.progress
+def _is_stuck(history: History, progress: str | None, has_gone_further: bool | None) -> bool:
+    """Return whether something tells of progress, and nothing has told of any since the failure before.
+
+    Args:
+        history: the run up to that failure.
+        progress: the digest of the progress files now, None if there are none.
+        has_gone_further: whether a heartbeat has named a step beyond all before, None if that is not known.
+    """
+    has_changed = None if progress is None else progress != history.progress
+    return False in (has_changed, has_gone_further) and True not in (has_changed, has_gone_further)
 
 
-def _has_gone_further(history: History, observation: Observation) -> bool | None:
-    """Return whether the attempt has named a step beyond all before; None if it is not known, or if none was named."""
-    is_known = observation.is_settled and observation.trigger is Trigger.WORKER_FAILED
-    if not is_known or (history.step is None and observation.step is None):
+def _has_gone_further(before: int | None, step: int | None) -> bool | None:
+    """Return whether an attempt has named a step beyond all before; None if none of them has named one."""
+    if before is None and step is None:
         return None
-    return observation.step is not None and (history.step is None or observation.step > history.step)
+    return step is not None and (before is None or step > before)
+
+
+def _furthest(*steps: int | None) -> int | None:
+    return max((step for step in steps if step is not None), default=None)
 
 
 def _restart_uncharged(history: History, observation: Observation, now: float) -> RestartWorkers | None:

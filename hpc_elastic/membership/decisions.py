@@ -40,10 +40,11 @@ class Trigger(str, Enum):
 class Observation:
     """One event that the head saw.
 
-    `role` is the role of the node or worker that the event is about; `progress` a digest of the progress
-    files, if there are any; `step` the furthest step that a heartbeat of the attempt named, known once it is settled.
-    After a loss `is_enough` says whether as many nodes as the run needs are
-    still there or can still join, and `node_losses` how many nodes the run has lost, including this one.
+    `role` is the role of the workers that the event is about, if it is about workers; `failure` the failure of one, if
+    and only if one has failed. `progress` is a digest of the progress files, if there are any; `step` the furthest step
+    that a heartbeat of the attempt named, known once it is settled. After a loss `is_enough` says whether as many nodes
+    as the run needs are still there or can still join, and `node_losses` how many nodes the run has lost, including
+    this one.
     `is_settled` is False for a failure that was heard of while workers still run or stop: it may be a consequence of
     another one, of which the head will hear before the decision is carried out; then it is asked once more.
     `notice` says why the notice was given that all ranks have taken; `stop` is the stop that a person has announced.

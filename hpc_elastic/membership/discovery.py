@@ -145,21 +145,24 @@ class HeadDiscovery:
         self.phase = DiscoveryPhase.SEARCHING
         self._records: Records | None = None
         self._order: Order | None = None  # of the claim in `_records`
-        self._needs_world = self._reads_world = False  # the whole roster: with the next reading, with the one under way
-        self._began = now
+        self._reads_world: bool  # the whole roster, with the reading that is under way
         self._claims = 0  # of allocations, during this search
         self._gives_up_at = now + settings.join_timeout_s
         self._reading_since, self._read_took_s = now, 0.0
         self._read_at = now
         self._is_reading = False
-        self._dialled: list[tuple[str, Endpoint]] = []  # still to be dialled in this round
         self._asked: set[str] = set()  # dialled in this round
-        self._dialling = ""
-        self._is_refused = False  # the machine of the latest claim's head has said that nobody listens there
+        self._dialling = ""  # the node that is being dialled, "" if none is
         self._silent: list[str] = []  # nodes that gave no answer at all, in the order to redial them
-        self._is_dialling = False
+        self._begin_rounds(now)
+
+    def _begin_rounds(self, now: float) -> None:
+        """Forget what was found out under the claim before this one."""
+        self._began = self._dial_at = now
+        self._dialled: list[tuple[str, Endpoint]] = []  # still to be dialled in this round
         self._rounds = 0
-        self._dial_at = now
+        self._needs_world = False  # the whole roster, with the next reading
+        self._is_refused = False  # the machine of the latest claim's head has said that nobody listens there
 
     def next_tick(self) -> float:
         """Return when `tick` must be called at the latest, in monotonic seconds."""
@@ -168,7 +171,7 @@ class HeadDiscovery:
         times = [self._gives_up_at if self.phase is DiscoveryPhase.SEARCHING else NEVER]
         if not self._is_reading:
             times.append(self._read_at)
-        if self._records is not None and not self._is_dialling:
+        if self._records is not None and not self._dialling:
             times.append(self._dial_at)
         if self.phase is DiscoveryPhase.SEARCHING and not (self._needs_world and self._lacks_roster()):
             times.append(self._gathers_at())
@@ -210,14 +213,13 @@ class HeadDiscovery:
         if before is None or (before.claim, before.world) != (records.claim, records.world):
             self._order = order_of(records)
         if records.result is not None:
-            return [*self._step_down("the run is over"), *self._leave_at(records.result, now)]
+            return [*self._step_down("the run is over"), *self._leave_at(records.result)]
         if records.started_again is not None:
             cause = f"the job has started again: allocation {records.started_again}"
             return [*self._step_down(cause), *self._leave(cause, int(ExitCode.REQUEUE))]
         if before is not None and (before.first, before.claim) == (records.first, records.claim):
             return self.tick(now)
-        self._dialled, self._rounds, self._dial_at = [], 0, now
-        self._began, self._needs_world, self._is_refused = now, False, False
+        self._begin_rounds(now)
         reason = f"{records.claim.head} has opened attempt {records.claim.attempt}" if records.claim else ""
         return [*self._step_down(reason), *self.tick(now)]
 
@@ -235,7 +237,7 @@ class HeadDiscovery:
         If this agent is about to claim the attempt itself, the search goes on: then `phase` is not OVER, and the
         caller must close the connection.
         """
-        self._is_dialling = False
+        self._dialling = ""
         if self.phase is DiscoveryPhase.CLAIMING:
             return []
         actions = self._step_down("another agent gathers the members, or is head")
@@ -253,13 +255,13 @@ class HeadDiscovery:
             is_refused: the agent's machine has answered that nobody listens there, so the agent has ended.
             elsewhere: the address of the head that the dialled agent itself follows, if it named one.
         """
-        self._is_dialling = False
-        if is_refused and self._order is not None and self._dialling == self._order.head:
+        node, self._dialling = self._dialling, ""
+        if is_refused and self._order is not None and node == self._order.head:
             self._is_refused = True
-        if self._dialling in self._silent:
-            self._silent.remove(self._dialling)
+        if node in self._silent:
+            self._silent.remove(node)
         if is_silent:
-            self._silent.append(self._dialling)
+            self._silent.append(node)
         if elsewhere is not None and self._may_follow(elsewhere.node):
             left = [each for each in self._dialled if each[0] != elsewhere.node]
             self._dialled = [(elsewhere.node, elsewhere.agent), *left]
@@ -344,7 +346,7 @@ class HeadDiscovery:
 
     def _dial(self, now: float) -> list[DiscoveryAction]:
         """Dial the next agent in the order of the round; one at a time, so that this node joins only one."""
-        if self._records is None or self._is_dialling or now < self._dial_at:
+        if self._records is None or self._dialling or now < self._dial_at:
             return []
         if not self._dialled:
             self._dialled = self._candidates(self._records, now)
@@ -360,7 +362,6 @@ class HeadDiscovery:
         if not self._dialled:
             pause = FIRST_PAUSE_S * 2 ** min(before, 10)
             self._dial_at = now + min(LONGEST_PAUSE_S, pause)
-        self._is_dialling = True
         within_s = ANSWERS_WITHIN_S * 2 ** min(before // 4, MOST_DOUBLINGS)
         return [Dial(node=node, agent=agent, within_s=within_s)]
 
@@ -428,13 +429,12 @@ class HeadDiscovery:
         self.phase = DiscoveryPhase.SEARCHING
         return [StepDown(reason=reason)]
 
-    def _leave_at(self, result: RunResultRecord, now: float) -> list[DiscoveryAction]:
+    def _leave_at(self, result: RunResultRecord) -> list[DiscoveryAction]:
         """Leave as the result says; who could end the Slurm job reads first whether somebody has to."""
         records, lost, ends_job = self._records, self._lost, False
         if self._settings.can_end_job and records is not None:
             if self._lacks_roster() and not self._reads_world:
-                self._is_reading = self._needs_world = self._reads_world = True
-                self._reading_since = now
+                self._is_reading = self._reads_world = True
                 return [ReadRecords(needs_world=True)]
             if records.world is not None:
                 attempt = _attempt_of(records.world, self._settings.node)

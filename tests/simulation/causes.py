@@ -211,8 +211,11 @@ class Causes:
         kind, steps = self._run.scenario.progress, self._run.scenario.steps
         files = {"unknown": None, "moves": True, "stuck": claim.progress != before.progress}[kind]
         further = None if steps == "none" else steps == "moves" or before.step is None
+        ahead = self._run.workers_step(before.attempt)
+        if steps == "gaps":  # an attempt that names a step goes further, and one that names none does not
+            further = None if before.step is None and ahead is None else ahead is not None
+            ahead = before.step if ahead is None else ahead
         if steps != "none":
-            ahead = self._run.workers_step(before.attempt)
             require(claim.step == ahead, f"attempt {claim.attempt} says step {claim.step}, and {ahead} was done")
         return False in (files, further) and True not in (files, further)
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from tests.simulation.scenario import Role, Scenario
 
-LONG_PAUSES = 9  # of sixteen seeds
+LONG_PAUSES, GAPS = 9, (3, 11)  # of sixteen seeds
 
 
 def draw_failures(seed: int) -> Scenario:
@@ -38,6 +38,11 @@ def draw_failures(seed: int) -> Scenario:
         lease_s=dice.choice([3.0, 10.0]),
         collateral_chance=dice.choice([0.0, 0.0, 0.5, 1.0]),
     )
+    if seed % 16 in GAPS:
+        role = replace(role, failure_chance=0.7)
+        return replace(
+            scenario, roles=(role,), max_restarts=8, steps="gaps", progress=dice.choice(["unknown", "stuck"])
+        )
     return _with_long_pauses(scenario) if seed % 16 == LONG_PAUSES else scenario
 
 

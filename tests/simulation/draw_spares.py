@@ -8,7 +8,7 @@ from dataclasses import replace
 from tests.simulation.scenario import HEAD, SECOND, Fault, Role, Scenario
 
 KINDS = ("kill_agent", "kill_agent", "power_off", "pause", "partition", "one_way", "stall_disk", "freeze")
-HOST_OFF, ALL_OFF = 18, 19  # of twenty seeds
+CUT_OFF, HOST_OFF, ALL_OFF = 17, 18, 19  # of twenty seeds
 
 
 def draw_spares(seed: int) -> Scenario:
@@ -17,6 +17,8 @@ def draw_spares(seed: int) -> Scenario:
         return _draw_all_off(seed)
     if seed % 20 == HOST_OFF:
         return draw_host_off(seed)
+    if seed % 20 == CUT_OFF:
+        return _draw_cut_off(seed)
     dice = random.Random(f"spares/{seed}")
     members, spares = dice.choice([1, 1, 2, 2, 3]), dice.choice([1, 1, 2, 3])
     role = Role(
@@ -65,6 +67,25 @@ def _draw_all_off(seed: int) -> Scenario:
         lease_s=3.0,
         join_timeout_s=30.0,
         faults=tuple(Fault(what="power_off", node=number, at=at) for number in range(members)),
+    )
+
+
+def _draw_cut_off(seed: int) -> Scenario:
+    """A spare's connection is reset, as a dead head's would be, and then the spare reaches nobody for a while."""
+    dice = random.Random(f"spares/cut off/{seed}")
+    members, at, lease_s = dice.choice([2, 3, 4]), round(dice.uniform(4, 8), 3), dice.choice([3.0, 10.0])
+    role = Role(name="trainer", restart="restart_all", nodes_min=1, nodes_max=members, workers=(1,), work_s=30.0)
+    lasts_s = round(dice.uniform(2.0, 6.0), 3)
+    return Scenario(
+        seed=seed,
+        roles=(role,),
+        nodes=members + dice.choice([1, 2]),
+        lease_s=lease_s,
+        join_timeout_s=30.0,
+        faults=(
+            Fault(what="reset", node=members, at=at),
+            Fault(what="partition", side=(members,), at=round(at + dice.choice([0.0, 0.003]), 3), lasts_s=lasts_s),
+        ),
     )
 
 

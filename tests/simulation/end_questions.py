@@ -32,6 +32,8 @@ class _Clock:
     ends_at: float | None = None  # as it knew then
     acts: int = 0
     may_ask: bool = False
+    moves: int = 0  # of the end that it knew
+    notices: int = 0
 
 
 class EndQuestions:
@@ -84,7 +86,15 @@ class EndQuestions:
         ends_at = self._ends_at[agent]
         if ends_at is not None and (made.ends_at is None or abs(made.ends_at - ends_at) > 1.0):
             made.acts = 0
+            made.moves += made.ends_at is not None
         made.asked_at, made.due_at, made.ends_at = now, self._next(now, ends_at), ends_at
+
+    def gives_notice(self, agent: Agent, clock: object) -> None:
+        """A head gives the notice of an end: once of each."""
+        made = self._clocks[clock]
+        made.notices += 1
+        is_new = made.notices <= 1 + made.moves
+        require(is_new, f"{agent.name} gives notice {made.notices} of an end that has moved {made.moves} times")
 
     def acts(self, agent: Agent, clock: object) -> None:
         """A head gives the notice of an end, or stops the workers because of it."""

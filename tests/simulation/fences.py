@@ -84,7 +84,15 @@ class Fences:
         require(is_so, f"{what}, and has {left_s:.3f} s to kill its own workers, not {least_s:.3f}")
 
     def tells(self, agent: Agent, head: Any, node: str, stop: Stop) -> None:
-        """A head tells a member to stop its workers."""
+        """A head tells a member to stop its workers.
+
+        Ranks that save may go on only if nobody else can: a node that is silent may have gone on with others.
+        """
+        claim = self._run.disk.latest_claim
+        if stop.manner is StopManner.LOSS and claim is not None and claim.head == agent.name:
+            lost = self._lost[head] & set(claim.members)
+            silent = sorted(each for each in lost if self._how.get((head, each)) == SILENT)
+            require(not silent, f"{agent.name} lets ranks save on {node}, and {silent} may live, which it has lost")
         if stop.manner is StopManner.FENCE:
             self._told[head, node, stop] += 1
             is_first = self._told[head, node, stop] == 1

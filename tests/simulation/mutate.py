@@ -83,6 +83,10 @@ CLOSED = (
     "the machine is over when its driver is: it takes nothing in and wants nothing, and the tasks that would still "
     "call it are cancelled in the next turn of the event loop"
 )
+RUNG = (
+    "what is due is done whether the timer counts as set or not; but where one rings early by the resolution of the "
+    "loop's clock, as asyncio allows and the simulation's do not, it has to be set again"
+)
 NUMBERS = 'tuple(int(number) for number in re.findall(r"[0-9]+", public)[:3])'
 REMEDY = "it only decides which remedy the text names beside two versions that differ"
 # Edits that change nothing that matters, by name, and why.
@@ -91,6 +95,8 @@ EQUIVALENT: dict[str, str] = {
     for name, why in {
         "agent.drivers.coordinator: left out: self._is_closed = True": CLOSED,
         "agent.drivers.coordinator: true for false: self._is_closed = True": CLOSED,
+        "agent.drivers.coordinator: left out: self._timer = None": RUNG,
+        "agent.drivers.local_member: left out: self._timer = None": RUNG,
         "membership.head: and for or: is_gone and (may_return or not self._members.may_have_restarted(node, now))": (
             "who is lost without a word of its kernel was silent for as long as a machine takes to start again, unless "
             "only its answers were lost: then the machine is up, and that nobody but its script ends the job is right"
@@ -100,6 +106,10 @@ EQUIVALENT: dict[str, str] = {
             "just told that it got a TERM, does so at once"
         ),
         "membership.roster: left out: self._unhealthy.clear()": CLOSED,
+        "agent.records.allocation_claims: condition turned round: if mine.changed_scripts: "
+        "line, names = describe_changed(mine.changed_scripts), list(mine.changed_scr": (
+            "it decides whether people are told of other scripts, and whoever has claimed keeps the same number next"
+        ),
         f"membership.gathering: condition turned round: {NUMBERS} if public[:1].isdigit() else ()": REMEDY,
         f"membership.gathering: four times as much: return {NUMBERS} if public[:1].isdigit() el": REMEDY,
         f"membership.gathering: a quarter: return {NUMBERS} if public[:1].isdigit() el": REMEDY,
@@ -279,6 +289,7 @@ def _in_child(work: Callable[[], str | None]) -> str:
     ours, theirs = os.pipe()
     child = os.fork()
     if not child:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # an edit may have the agent print a line
         try:
             text = json.dumps(work())
         except BaseException as error:

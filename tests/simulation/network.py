@@ -364,6 +364,11 @@ class SimulatedConnection:
         """Whether this side sends nothing more."""
         return self._is_closed_here
 
+    @property
+    def is_lost(self) -> bool:
+        """Whether it has ended, by whichever side."""
+        return self._is_lost
+
     def no_handshake(self) -> ProtocolError | NoHandshakeError:
         return (WrongSecretError if self._agent.has_wrong_secret else NoHandshakeError)(self._why)
 

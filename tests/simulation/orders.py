@@ -193,6 +193,7 @@ class Orders:
         self._asked_at[head] = now
         require(lease_s >= LONG_LEASE_S, f"{what}, and its lease is {lease_s:g} s")
         require(bool(action.nodes), f"{what}, about nobody")
+        self._run.carried_out.asks(agent, head, action)
         for node in action.nodes:
             self._asked_about[head, node] = now
             heard_at = self._run.heard_at.get((agent.name, node), (0.0, False))[0]

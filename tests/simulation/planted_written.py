@@ -9,6 +9,8 @@ from typing import Any
 from hpc_elastic.agent.drivers.coordinator import Coordinator
 from hpc_elastic.agent.drivers.head_side import HeadSide
 from hpc_elastic.agent.records import journal
+from hpc_elastic.agent.rendezvous import successor
+from hpc_elastic.agent.rendezvous.head_link import HeadLink, HeadListener
 from hpc_elastic.membership import admission, discovery, judge, succession
 from hpc_elastic.membership.discovery import HeadDiscovery
 from hpc_elastic.membership.job_end import JobEnd
@@ -88,6 +90,22 @@ def _no_exit_code(write: Callable[..., Any]) -> Callable[..., Any]:
     return lambda path, content, **how: None if path == LAYOUT.exit_code else write(path, content, **how)
 
 
+def _keeps_it(_: Callable[..., Any]) -> Callable[..., Any]:
+    return lambda connection, why: None
+
+
+def _waits(_: Callable[..., Any]) -> Callable[..., Any]:
+    return lambda side, connection, message: side._answering and side._answering.received(connection, message)
+
+
+def _as_if_refused(init: Callable[..., Any]) -> Callable[..., Any]:
+    def made(link: HeadLink, listener: HeadListener) -> None:
+        init(link, listener)
+        link.is_refused = True
+
+    return made
+
+
 def _never(_: Callable[..., Any]) -> Callable[..., Any]:
     return lambda judge, now: False
 
@@ -114,6 +132,9 @@ WRITTEN_BUGS: Mapping[str, tuple[Any, str, Callable[..., Any], str, str]] = {
     "the script is not told the exit code": (journal, "write_bytes", _no_exit_code, "any", "the script is told"),
     "a slow message is taken for another clock": (admission, "CLOCKS_DIFFER_S", _for_long, "any", "clock_differs"),
     "nodes that are back are too few": (Judge, "resumes", _never, "saves", "are with it"),
+    "a head that answers too late is kept": (successor, "_decline", _keeps_it, "closings", "a connection to one"),
+    "who looks for a head is kept waiting": (HeadSide, "received", _waits, "closings", "of who looks for one"),
+    "a silent head counts as gone": (HeadLink, "__init__", _as_if_refused, "spares", "which lives"),
     "nodes of a rack have turns in a row": (succession, "order_of_succession", _in_a_row, "roles", "names the turns"),
 }
 

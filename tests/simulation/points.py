@@ -149,7 +149,6 @@ def _of_agent(agent: Agent, grain_s: float) -> Hashable:
         _away(lease.fence_deadline - now, grain_s),
         _away(agent.guard.deadline - now, grain_s),
         None if heads._successor is None else heads._successor._discovery.phase,
-        heads._is_stepping_down,
         None if agent.headquarters is None else _of_head(agent.headquarters._head, now, grain_s),
         (disk.stage, disk.waiting, _away(max(0.0, disk.stalled_until - really), grain_s)),
         (_away(max(0.0, disk.fails_until - really), grain_s), disk.is_done_before_trouble),

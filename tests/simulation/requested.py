@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 REQUESTS = ("ask_restart", "ask_drain", "ask_stop")
 LOOKS_WITHIN_S = 1.0  # a head, into the run directory
+READS, READS_S = 20, 0.1  # of files, before a head begins, and what else it takes
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -142,7 +143,10 @@ class Requested:
         if run.earlier or len(claim.roles) < len(world.roles) or len(world.roles) > 1:
             return
         drains = [each for each in self._asked if each.request.kind == "drain" and not each.is_vain]
-        known = {each.request.node for each in drains if decided_at > each.moment + self._within_s}
+        # A head has read before it begins what earlier ones were asked.
+        began_at = run.carried_out.began_at[claim.head] - READS_S - READS * max(run.scenario.disk_s)
+        is_known = {each.moment: began_at > each.moment or decided_at > each.moment + self._within_s for each in drains}
+        known = {each.request.node for each in drains if is_known[each.moment]}
         working = {node.node for node in world.nodes}
         used = working & known
         others = (working | {spare.node for spare in world.spares}) - {each.request.node for each in drains}
@@ -153,6 +157,8 @@ class Requested:
         """The result is on disk."""
         run = self._run
         stops = [asked for asked in self._asked if asked.request.kind == "stop"]
+        named = max((result.cause.count(each.request.by) for each in stops), default=0)
+        require(named <= 1, f"the result names who has asked for the end again and again: {result.cause!r}")
         if run.witness.kinds != {"asked"} or result.reason != "stop_requested":
             return
         due = min(asked.moment + (asked.request.seconds_left or 0.0) / (1 + DRIFT) for asked in stops)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from hpc_elastic.errors import ExitCode
+from hpc_elastic.membership.timing import DRIFT
 from tests.simulation.rules import require
 
 if TYPE_CHECKING:
@@ -66,6 +67,9 @@ class Resumed:
             is_calm = agent.exit_code is not None and not agent.process.has_ever_frozen
             what = f"{agent.name} has asked about the job before from {first:.1f} s on, and leaves at {left_at:.1f} s"
             if answer is None and is_calm:
+                asks_for_s = answered_at - first
+                is_so = asks_for_s <= ASKS_FOR_S * (1 + DRIFT)
+                require(is_so, f"{agent.name} has asked about the job before for {asks_for_s:.1f} s")
                 require(left_at >= first + ASKS_FOR_S - ASKS_EVERY_S - SOON_S, f"{what}, without an answer")
                 latest = answered_at + ASKS_EVERY_S + TELLS_OTHERS_S + SOON_S + run.progress.slack_s
                 require(left_at <= latest, f"{what}, long after it")

@@ -72,7 +72,7 @@ class Scenario:
     max_restarts: int = 3
     no_progress_limit: int = 3
     progress: str = "unknown"  # unknown, moves, stuck
-    steps: str = "none"  # that heartbeats name: none, moves (further in each attempt), stuck
+    steps: str = "none"  # that heartbeats name: none, moves (further in each attempt), stuck, gaps (some attempts none)
     backoff_first_s: float = 0.0
     backoff_factor: float = 2.0
     exit_timeout_s: float | None = None

@@ -14,12 +14,13 @@ from typing import TYPE_CHECKING, Any
 
 from hpc_elastic.errors import ExitCode
 from hpc_elastic.membership.discovery import DiscoveryPhase
+from hpc_elastic.membership.timing import GATHERS_AFTER_S, MOST_SPARES
 from tests.simulation.rules import require
 
 if TYPE_CHECKING:
     from hpc_elastic.membership.actions import Leave
     from hpc_elastic.membership.discovery import Dial, HeadDiscovery
-    from hpc_elastic.membership.succession import Records
+    from hpc_elastic.membership.succession import Records, Succession
     from tests.simulation.agent import Agent
     from tests.simulation.world import SimulatedRun
 
@@ -31,6 +32,9 @@ READS_LATE_S = 0.1
 LATE_S = 0.02  # of timers, and of a clock that runs apart from the simulation's
 SOON, LATE = 0.1, 0.9  # parts of the time for an answer
 ASKS_WITHIN_S = 2 * LONGEST_ANSWER_S + 2.0  # somebody again, after the last one, who has had this time twice at most
+FREEZES = "pause", "freeze"  # faults
+TURNS_TO_ASK = 6  # of half a second each, before the allocation is claimed instead of a head that has claimed it
+SLOW_DISK_S, TAKES_S = 0.1, 3.0  # of an operation; to read the roster, and to begin
 ASKS_RIVAL_S = 3.0  # who has claimed the allocation meanwhile, before the next one is claimed
 OFTEN = 2  # others may be asked so often while one that answers is not, for those that come before it may be back
 
@@ -42,6 +46,8 @@ class _Asked:
     ended_at: float | None = None
     is_silent: bool = False
     within_s: float = LONGEST_ANSWER_S  # for an answer
+    is_accepted: bool = False  # whether its connection is there, and the question sent
+    is_punctual: bool = False  # whether the one who asks may not stand still meanwhile
 
 
 @dataclass
@@ -53,6 +59,7 @@ class _Search:
     records: Records | None = None
     asked: list[_Asked] = field(default_factory=list)
     named: set[str] = field(default_factory=set)  # nodes that others have named as their heads
+    owed: tuple[str, float] | None = None  # who is to be asked next, since when
     read_at: float | None = None  # when the latest records came, or an error; None while they are read
 
     @property
@@ -72,6 +79,10 @@ class Searches:
         self._of: dict[int, _Search] = {}
         self._kept: list[HeadDiscovery] = []  # so that no two have one id
         self._since: dict[int, float] = {}  # when it began, or another agent was quicker to claim
+        self._have_read: set[int] = set()
+        self._reading: set[int] = set()
+        self._to_read: dict[int, float] = {}  # since when, for another agent was quicker to claim
+        self._gatherers: set[tuple[int, int, str, str]] = set()  # by start and attempt, who gathers and asks whom
         self._are_late = any(fault.what == "late" for fault in run.scenario.faults)
 
     def begins(self, agent: Agent, discovery: HeadDiscovery) -> None:
@@ -101,13 +112,34 @@ class Searches:
             self._of[id(discovery)] = _Search(now, now, records)
         self._has_read(discovery, now)
 
+    def _check_roster(self, agent: Agent, search: _Search) -> None:
+        """Just after an attempt is found out about, who goes on first reads its large roster, and nobody else does."""
+        claim = None if search.records is None else search.records.claim
+        if claim is None or claim.candidates is None or agent.now - search.read_first_at >= GATHERS_AFTER_S - LATE_S:
+            return
+        first = claim.candidates.turns[0].node if claim.candidates.turns else agent.name
+        is_over = search.records is not None and search.records.result is not None
+        is_so = is_over or agent.name in (first, claim.head)
+        require(is_so, f"{agent.name} reads the roster of attempt {claim.attempt} at once, and {first} goes on first")
+
     def _has_read(self, discovery: HeadDiscovery, now: float) -> None:
+        self._reading.discard(id(discovery))
         self._of[id(discovery)].read_at = now
 
-    def looks(self, agent: Agent, discovery: HeadDiscovery) -> None:
-        """An agent reads the records."""
+    def looks(self, agent: Agent, discovery: HeadDiscovery, *, needs_world: bool) -> None:
+        """An agent reads the records: first without the roster, which says how the latest head's node may be asked."""
         search = self._of[id(discovery)]
+        is_first = id(discovery) not in self._have_read
+        require(not (is_first and needs_world), f"{agent.name} begins its search with the whole roster")
+        self._have_read.add(id(discovery))
+        require(id(discovery) not in self._reading, f"{agent.name} reads the records twice at a time")
+        self._reading.add(id(discovery))
+        if needs_world:
+            self._check_roster(agent, search)
         search.read_at = None
+        since_s = agent.now - self._to_read.pop(id(discovery), agent.now)
+        is_so = since_s <= LATE_S or self._are_late or agent.process.has_ever_frozen
+        require(is_so, f"{agent.name} has found that another agent was quicker, and reads {since_s:.2f} s later")
         is_punctual = not (agent.process.has_ever_frozen or self._are_late)
         if is_punctual and discovery.phase is DiscoveryPhase.SEARCHING and self._may_ask(agent, discovery, search):
             last = search.asked[-1] if search.asked else None
@@ -133,7 +165,9 @@ class Searches:
         require(since_s <= READS_EVERY_S + READS_LATE_S, what)
 
     def _forgets(self, discovery: HeadDiscovery, now: float) -> None:
-        """It reads all again, for another agent was quicker to claim."""
+        """It reads all again, for another agent was quicker to claim: at once, or as soon as it has read."""
+        if self._of[id(discovery)].read_at is not None:
+            self._to_read[id(discovery)] = now
         self._of[id(discovery)].records = None
         self._since[id(discovery)] = now
 
@@ -150,16 +184,51 @@ class Searches:
         what = f"{agent.name} has read {since_s:.2f} s ago that {first.node} has claimed the allocation"
         require(since_s >= ASKS_RIVAL_S - LATE_S, f"{what}, and claims the next one")
 
+    def gathers(self, agent: Agent, discovery: HeadDiscovery, succession: Succession) -> None:
+        """An agent takes the lost head's place: one that has no part in its world, after all of it, if it is dead."""
+        world, search = succession.world, self._of[id(discovery)]
+        is_spare = agent.name not in {node.node for node in world.nodes}
+        require(succession.is_spare == is_spare, f"{agent.name} gathers as if it had {'a' if is_spare else 'no'} part")
+        if not is_spare:
+            return
+        what = f"{agent.name}, a spare, takes the place of {world.head}"
+        require(not self._run.peer(agent, world.head).is_running, f"{what}, which lives")
+        waited_s, turns = agent.now - search.read_first_at, min(len(world.nodes), MOST_SPARES)
+        require(waited_s >= GATHERS_AFTER_S * turns - LATE_S, f"{what} after {waited_s:.2f} s, before {turns} turns")
+
+    def _check_turn(self, agent: Agent, discovery: HeadDiscovery) -> None:
+        """Who gives up, and has known for long enough that there is no head, would have taken its place."""
+        run, search, records = self._run, self._of[id(discovery)], self._of[id(discovery)].records
+        is_slow = max(run.scenario.disk_s) > SLOW_DISK_S or "disk" in run.witness.kinds or self._are_late
+        if records is None or records.first is None or is_slow or agent.process.has_ever_frozen:
+            return
+        nodes, lost = records.first.nodes if records.claim is None else records.claim.members, discovery._lost
+        is_alone = {fault.what for fault in run.scenario.faults} == {"kill_agent"}
+        if records.claim is not None and is_alone and lost.is_dead and lost.node == search.head:
+            nodes = records.first.nodes  # also who has no part in that attempt, after all others
+        turns = GATHERS_AFTER_S * (len(nodes) + TURNS_TO_ASK) + TAKES_S
+        since_s = agent.now - search.read_first_at
+        what = f"{agent.name} gives up its search, and has known for {since_s:.1f} s that there is no head"
+        require(agent.name not in nodes or since_s <= turns, f"{what}, and {len(nodes)} might have taken its place")
+
     def leaves(self, agent: Agent, discovery: HeadDiscovery, leave: Leave) -> None:
         """An agent ends: one that gives up has searched for `join_timeout`, since another one was quicker, if so."""
+        require(not leave.ends_job or agent.can_end_job, f"{agent.name} leaves to end the job, and cannot end it")
         records = self._of[id(discovery)].records
         is_told = records is not None and (records.result is not None or records.started_again is not None)
         if is_told or leave.exit_code != ExitCode.NODE_LOST:
             return
+        self._check_turn(agent, discovery)
         waited_s, waits_s = agent.now - self._since[id(discovery)], self._run.scenario.join_timeout_s
         require(
             waited_s >= waits_s - LATE_S, f"{agent.name} gives up its search after {waited_s:.1f} s, not {waits_s:g} s"
         )
+
+    def is_asked(self, discovery: HeadDiscovery) -> None:
+        """The connection to who is asked is there."""
+        search = self._of[id(discovery)]
+        if search.asked:
+            search.asked[-1].is_accepted = True
 
     def _is_over(
         self, discovery: HeadDiscovery, now: float, *, is_silent: bool = False, elsewhere: Any = None, **_: object
@@ -172,10 +241,15 @@ class Searches:
             search.began = now
         if elsewhere is not None:
             search.named.add(elsewhere.node)
+            is_new = bool(search.asked) and all(each.node != elsewhere.node for each in search.asked)
+            if is_new and discovery.phase is DiscoveryPhase.SEARCHING and elsewhere.node != discovery._settings.node:
+                search.owed = elsewhere.node, now
 
     def _check_silence(self, asked: _Asked, now: float, *, is_silent: bool, is_answered: bool) -> None:
         """Who lets all the time for an answer pass is silent, and is asked last from then on; who refuses is not."""
         part, what = (now - asked.at) / asked.within_s, f"{asked.node} is asked, and gives no answer for"
+        is_short = asked.is_accepted or not asked.is_punctual or now - asked.at <= asked.within_s + LATE_S
+        require(is_short, f"{what} {part:.2f} of the time that there is for its connection")
         is_wrong = is_silent if part < SOON else (part > LATE and not is_silent and not is_answered)
         require(not is_wrong, f"{what} {part:.2f} of the time: it is {'' if is_silent else 'not '}taken for silent")
 
@@ -185,11 +259,32 @@ class Searches:
         is_punctual = not (agent.process.has_ever_frozen or self._are_late)
         self._check_read(agent, discovery)
         self._check_patience(agent, search, dial)
+        require(dial.node != agent.name, f"{agent.name} asks itself whether it is head")
+        self._check_owed(agent, search, dial.node)
+        self._check_gatherer(agent, discovery, search, dial.node)
         if search.asked and not search.named and is_punctual:
             self._check_pause(agent, discovery, search, dial)
             self._check_order(agent, search, dial.node)
             self._check_silent(agent, search, dial.node)
-        search.asked.append(_Asked(dial.node, now, within_s=dial.within_s))
+        is_punctual = is_punctual and not any(fault.what in FREEZES for fault in self._run.scenario.faults)
+        search.asked.append(_Asked(dial.node, now, within_s=dial.within_s, is_punctual=is_punctual))
+
+    def _check_owed(self, agent: Agent, search: _Search, node: str) -> None:
+        """A node that somebody names as its head is asked at once: who gathers elsewhere waits for nobody for long."""
+        owed, search.owed = search.owed, None
+        if owed is not None:
+            named, since = owed
+            waited_s = agent.now - since
+            is_so = node == named and (waited_s <= LATE_S or self._are_late or agent.process.has_ever_frozen)
+            require(is_so, f"{agent.name} is told that {named} is head, and asks {node}, {waited_s:.2f} s later")
+
+    def _check_gatherer(self, agent: Agent, discovery: HeadDiscovery, search: _Search, node: str) -> None:
+        """Of two that gather for the same attempt one alone asks the other: else each could give way to the other."""
+        if discovery.phase is DiscoveryPhase.GATHERING and search.records is not None and search.records.claim:
+            attempt = search.records.claim.attempt
+            self._gatherers.add((agent.start_number, attempt, agent.name, node))
+            is_mutual = (agent.start_number, attempt, node, agent.name) in self._gatherers
+            require(not is_mutual, f"{agent.name} and {node} gather after attempt {attempt}, and ask each other")
 
     def _check_patience(self, agent: Agent, search: _Search, dial: Dial) -> None:
         """Who is asked for the n-th time has been asked in n rounds at least, and none of them was without a question.

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING
 
-from hpc_elastic.rundir.records import AttemptClaim, RunResultRecord, RunState
+from hpc_elastic.rundir.records import AllocationClaim, AttemptClaim, RunResultRecord, RunState
 from tests.simulation.disk import LAYOUT
 from tests.simulation.rules import require, start_of
 
@@ -37,6 +37,12 @@ class Starts:
         lines = [json.loads(line) for line in self._run.files.content[LAYOUT.requests][0].splitlines() if line]
         is_told = any(line.get("kind") == "start" and line.get("allocation") == first for line in lines)
         require(is_told, f"attempt {claim.attempt} is of allocation {first} of another start, which no line announces")
+
+    def announces(self, agent: Agent, claim: AllocationClaim) -> None:
+        """An agent tells others of a start's claim, if it has claimed in that start: else each of thousands would."""
+        claimed = {each.node for each in self._run.disk.allocations if each.restart_count == claim.restart_count}
+        what = f"{agent.name} announces the claim of {claim.node}"
+        require(agent.name in claimed, f"{what}, and has claimed none itself")
 
     def ended(self, agent: Agent, result: RunResultRecord) -> None:
         """The result is on disk."""

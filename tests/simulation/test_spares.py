@@ -45,7 +45,7 @@ def test_the_seeds_find_a_spare_that_takes_a_silent_head_for_dead() -> None:
     with (
         mock.patch.object(discovery, "_may_succeed", is_lost),
         mock.patch.object(discovery.HeadDiscovery, "_may_be_headless", return_value=True),  # and asks nobody
-        pytest.raises(BrokenRuleError, match="was not in the"),
+        pytest.raises(BrokenRuleError, match="takes the place of node0, which lives"),
     ):
         play_all()
 

@@ -129,7 +129,10 @@ class Verdicts:
             "succeeded": witness.had_all_ended_well,
             "restarts_used_up": len(witness.keys()) > scenario.max_restarts,
             "no_progress": self._run.silent_ends.are_too_many
-            or ("stuck" in (scenario.progress, scenario.steps) and len(witness.keys()) >= scenario.no_progress_limit),
+            or (
+                bool({"stuck", "gaps"} & {scenario.progress, scenario.steps})
+                and len(witness.keys()) >= scenario.no_progress_limit
+            ),
             "start_failed": "start_failed" in witness.kinds,
             "exit_timeout": witness.is_exit_overdue(),
             "unkillable": bool(witness.unkillable),

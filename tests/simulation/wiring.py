@@ -20,20 +20,25 @@ from hpc_elastic.agent.drivers import (
     state_saves,
 )
 from hpc_elastic.agent.drivers.coordinator import Coordinator
+from hpc_elastic.agent.drivers.head_side import HeadSide
 from hpc_elastic.agent.drivers.job_clock import JobClock
 from hpc_elastic.agent.drivers.local_member import LocalMember
 from hpc_elastic.agent.net import reach
+from hpc_elastic.agent.net.transport import Connection
 from hpc_elastic.agent.node.network import Lookup
 from hpc_elastic.agent.records import allocation_claims, journal, next_start, retries
 from hpc_elastic.agent.records.journal import Journal
 from hpc_elastic.agent.rendezvous import head_link, search
+from hpc_elastic.agent.rendezvous.findings import Findings
+from hpc_elastic.agent.rendezvous.head_link import HeadLink
+from hpc_elastic.agent.rendezvous.search import HeadSearch
 from hpc_elastic.agent.rendezvous.successor import Successor
 from hpc_elastic.agent.workers import failures, requested_saves
 from hpc_elastic.membership import actions as do
 from hpc_elastic.membership.actions import Action, Level, Note
-from hpc_elastic.membership.discovery import ClaimAllocation, Dial, DiscoveryAction, ReadRecords
+from hpc_elastic.membership.discovery import ClaimAllocation, Dial, DiscoveryAction, Gather, ReadRecords
 from hpc_elastic.membership.member import Member
-from hpc_elastic.membership.messages import Beat, Dropped, Echo, Join, Message, Stop
+from hpc_elastic.membership.messages import Beat, Dropped, Echo, Join, Message, Stop, StopManner
 from hpc_elastic.membership.succession import Records
 from hpc_elastic.plan.launch_plan import BackoffPlan, ElasticPlan, LaunchPlan, RequeuePlan, RestartPlan, SignalsPlan
 from hpc_elastic.plan.roles import NodesPlan
@@ -47,6 +52,7 @@ from tests.simulation import asked_saves
 from tests.simulation.contracts import LOOKS_PER_LEASE
 from tests.simulation.disk import LAYOUT
 from tests.simulation.file_system import THREADS, DiskThread, SharedOs, _thread
+from tests.simulation.first_searches import FirstSearch
 from tests.simulation.rules import require
 from tests.simulation.scenario import LONGEST_PAUSE_S, RESTART_GRACE_S, Scenario
 
@@ -127,7 +133,9 @@ class Questions:
     def dead_nodes(self, job_id: str, nodes: Collection[str]) -> frozenset[str]:
         """It knows of a machine without power, in half of the runs."""
         run = self._run
-        return frozenset(node for node in nodes if run.scenario.seed % 2 and not run.agent(node).is_powered)
+        dead = frozenset(node for node in nodes if run.scenario.seed % 2 and not run.agent(node).is_powered)
+        run.carried_out.says(self._agent, nodes, dead)
+        return dead
 
 
 class SimulatedJournal(Journal):
@@ -168,6 +176,10 @@ class SimulatedJournal(Journal):
     def find_rival(self) -> AllocationClaim | None:
         self._agent.run.headships.looks_for_rival(self._agent)
         return super().find_rival()
+
+    def _announce(self, mine: AllocationClaim) -> None:
+        self._agent.run.starts.announces(self._agent, mine)
+        super()._announce(mine)
 
     def answer(self, note: Note, time_ns: int) -> None:
         """For people, who read it when it is there."""
@@ -225,6 +237,7 @@ class Headquarters(Coordinator):
         self._hear_flushes()
         self.agent.headquarters = self
         self.agent.run.conduct.leads(self.agent, self._head)
+        self.agent.run.carried_out.leads(self.agent)
         self.agent.run.polls.leads(self.agent)
         self.agent.run.absences.leads(self._head)
         self.agent.run.heeded.leads(self.agent, self._head)
@@ -239,6 +252,7 @@ class Headquarters(Coordinator):
         run, stop_requested = self.agent.run, head.stop_requested
 
         def stop(by: str, now: float) -> list[Action]:
+            run.carried_out.hears_stop(self.agent, head)
             if run.witness.told_to_stop_at is None:
                 run.witness.told_to_stop_at = run.clock.now
                 run.promptness.stop_told()
@@ -414,6 +428,7 @@ class Timekeeper(JobClock):
 
     def _notice(self) -> None:
         self._agent.run.end_questions.acts(self._agent, self)
+        self._agent.run.end_questions.gives_notice(self._agent, self)
         super()._notice()
 
     def _stop(self) -> None:
@@ -430,11 +445,26 @@ class Here(LocalMember):
         super().__init__(member, journal=journal, **more)
         self._agent = cast(SimulatedJournal, journal).agent
         self._contract = self._agent.run.contracts.watch_ticks(self._agent, member)
+        self._begins_fence = self._has_fence = False  # in this turn, and since the stop under way began
 
     def _do(self, step: Callable[[float], list[Action]]) -> None:
         self._contract.calls()
         super()._do(step)
         self._contract.called()
+        if self._begins_fence:
+            self._begins_fence = False
+            self._agent.run.carried_out.fences(self._agent)
+
+    def _stop_workers(self, action: do.StopWorkers) -> None:
+        is_first, is_fence = self._stopping is None, action.manner is StopManner.FENCE
+        super()._stop_workers(action)
+        self._begins_fence |= is_fence
+        self._has_fence = is_fence or (self._has_fence and not is_first)
+
+    async def _unless_fenced(self, work: asyncio.Future[Any], *, within_s: float | None = None) -> None:
+        await super()._unless_fenced(work, within_s=within_s)
+        is_waited_for = work.done() or self._has_fence or within_s is not None
+        require(is_waited_for, f"{self._agent.name} does not wait for what its stop needs, and nothing fences")
 
     def received(self, message: Message) -> None:
         agent = self._agent
@@ -475,6 +505,55 @@ class Here(LocalMember):
         super().leaves(exit_code, cause, ends_job=ends_job)
 
 
+class Sides(HeadSide):
+    """The shipped one, which shows the rules the connections of others."""
+
+    _journal: SimulatedJournal
+
+    def opened(self, connection: Connection) -> None:
+        super().opened(connection)
+        self._turns_away(connection)
+        if self._answering is None:
+            agent, own = self._journal.agent, cast("SimulatedConnection | None", self._connection)
+            agent.run.carried_out.names_head(agent, cast("SimulatedConnection", connection), own)
+
+    def received(self, connection: Connection, message: Message) -> None:
+        super().received(connection, message)
+        self._turns_away(connection)
+
+    def _turns_away(self, connection: Connection) -> None:
+        if self._answering is None:
+            agent = self._journal.agent
+            agent.run.carried_out.turns_away(agent, cast("SimulatedConnection", connection))
+
+
+class FindingFirst(HeadSearch):
+    """The shipped one, which shows the rules when it dials."""
+
+    def __init__(self, *arguments: Any, journal: SimulatedJournal, **more: Any) -> None:
+        super().__init__(*arguments, journal=journal, **more)
+        self._rounds = FirstSearch(journal.agent.run, journal.agent)
+
+    async def _dial_all(self, *arguments: Any) -> bool:
+        self._rounds.begins_round(arguments[3])
+        is_found = await super()._dial_all(*arguments)
+        self._rounds.ends_round()
+        return is_found
+
+    async def _retry(self, *arguments: Any) -> Any:
+        self._rounds.works()
+        return await super()._retry(*arguments)
+
+
+class Diagnosing(Findings):
+    """The shipped ones, which show the rules when they are read."""
+
+    def read(self, *arguments: Any) -> Any:
+        agent = _thread().agent
+        agent.run.carried_out.diagnoses(agent)
+        return super().read(*arguments)
+
+
 class Searching(Successor):
     """The shipped one, which shows the rules how it drives its machine."""
 
@@ -492,7 +571,9 @@ class Searching(Successor):
         if isinstance(action, Dial):
             self._agent.run.searches.dials(self._agent, self._discovery, action)
         elif isinstance(action, ReadRecords):
-            self._agent.run.searches.looks(self._agent, self._discovery)
+            self._agent.run.searches.looks(self._agent, self._discovery, needs_world=action.needs_world)
+        elif isinstance(action, Gather):
+            self._agent.run.searches.gathers(self._agent, self._discovery, action.succession)
         elif isinstance(action, ClaimAllocation):
             self._agent.run.searches.claims(self._agent, self._discovery)
         elif isinstance(action, do.Leave):
@@ -502,6 +583,16 @@ class Searching(Successor):
     def _set_timer(self) -> None:
         super()._set_timer()
         self._contract.called()
+
+    async def _ask(self, link: HeadLink, dial: Dial) -> bool:
+        is_asked = await super()._ask(link, dial)
+        if is_asked:
+            self._agent.run.searches.is_asked(self._discovery)
+        return is_asked
+
+    def head_found(self, connection: Connection) -> None:
+        super().head_found(connection)
+        self._agent.run.carried_out.finds_head(self._agent, cast("SimulatedConnection", connection))
 
     def stop(self) -> None:
         super().stop()
@@ -579,6 +670,9 @@ def wired(run: Any, plant: Plant) -> Iterator[None]:
         (search, "resolve_node", _resolve_node),
         (reach, "find_answering_port", _find_answering_port),
         (head_start, "Coordinator", Headquarters),
+        (head_start, "Findings", Diagnosing),
+        (participation, "HeadSide", Sides),
+        (head_side, "HeadSearch", FindingFirst),
         (coordinator, "JobClock", Timekeeper),
         (participation, "LocalMember", Here),
         (head_side, "Successor", Searching),

@@ -184,6 +184,9 @@ class Workers:
     async def stop_workers(
         self, manner: StopManner, *, is_terminated: bool, takes_stacks: bool = False
     ) -> tuple[int, ...]:
+        is_so = self._agent.has_term or not is_terminated
+        require(is_so, f"{self._agent.name} takes its workers for terminated, and nobody has sent them a TERM")
+        require(not (is_terminated and manner.hardness), f"{self._agent.name} asks for a TERM before it kills at once")
         self._stop_asked.set()
         self._interrupt_saves()
         if takes_stacks and not manner.hardness:

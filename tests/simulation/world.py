@@ -19,6 +19,7 @@ from tests.simulation.agent import Agent
 from tests.simulation.asked_saves import SAVES, AskedSaves
 from tests.simulation.bookkeeping import Bookkeeping
 from tests.simulation.busy import Busy
+from tests.simulation.carried_out import CarriedOut
 from tests.simulation.causes import Causes
 from tests.simulation.clock import Clock
 from tests.simulation.conduct import Conduct
@@ -83,6 +84,7 @@ BOUND_S = 3000.0
 BOUND_STEPS = 500_000
 FIRST_LOCAL = 2  # of the addresses of a machine's own network, the one of the first node
 STARTS_WITHIN_S = 2.0
+STEPS_IN = 3  # of so many attempts one names steps, where some do
 
 
 class SimulatedRun:
@@ -143,6 +145,7 @@ class SimulatedRun:
         self.silent_ends = SilentEnds(self)
         self.polls = Polls(self)
         self.searches = Searches(self)
+        self.carried_out = CarriedOut(self)
         self.states = StatesSeen(self)
         self.kept = Kept(self)
         self.requested = Requested(self)
@@ -381,6 +384,7 @@ class SimulatedRun:
         self.bookkeeping.watch()
         self.reminders.watch()
         self.endings.watch()
+        self.carried_out.watch()
         self.clock.after(self.scenario.lease_s, self._watch)
 
     def give_notice(self, fault: Fault) -> None:
@@ -407,7 +411,8 @@ class SimulatedRun:
 
     def workers_step(self, attempt: int) -> int | None:
         """The furthest step that a heartbeat has named by the end of an attempt."""
-        return {"none": None, "moves": 10 * attempt, "stuck": 10}[self.scenario.steps]
+        gaps = 10 * attempt if attempt % STEPS_IN == 2 else None
+        return {"none": None, "moves": 10 * attempt, "stuck": 10, "gaps": gaps}[self.scenario.steps]
 
     def head_moved(self, agent: Agent, entered: HeadPhase) -> None:
         """A head is in this phase: faults that wait for that come."""

@@ -141,7 +141,6 @@ class Coordinator:
         self._own: Join | None = None
         self._has_checked_end = False
         self.over = asyncio.Event()
-        self.ends_job = self.looks_for_script = False  # known once it is over
         self._watch = HeadWatch(
             head,
             node=node,
@@ -161,7 +160,6 @@ class Coordinator:
         self._clock = None if time_left is None else self._make_clock(time_left)
         self._tasks.run(self._watch.watch_run())
         self._tasks.run(self._watch.watch_missing())
-        self._set_timer()
         for request in drains:
             self._asked(request)
 
@@ -368,7 +366,7 @@ class Coordinator:
             if action.have_all_left:
                 self._disk.best_effort(self._journal.note_all_left)
             self._saves.run_ended()
-            self.ends_job, self.looks_for_script = action.ends_job, action.looks_for_script
+            self._outputs.over(action)
             self.over.set()
         elif isinstance(action, (Log, Note)):
             self._tell(action)

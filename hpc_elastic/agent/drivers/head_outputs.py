@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from hpc_elastic.membership.actions import HeadOver
 from hpc_elastic.membership.messages import Message
 
 
@@ -20,10 +21,12 @@ class HeadOutputs:
         to_own_member: delivers a message to this node's member, which is reached without a connection.
         claiming: is called when the head claims an attempt, or ends the run.
         superseded: is called with the reason when another head has taken its place, after its other members were told.
+        over: is called when this head has ended the run, with who sees to the end of the Slurm job.
         moved: is called when the time until which this node's workers may run may have changed.
     """
 
     to_own_member: Callable[[Message], None]
     claiming: Callable[[], None] = _ignore
     superseded: Callable[[str], None] = _ignore
+    over: Callable[[HeadOver], None] = _ignore
     moved: Callable[[], None] = _ignore

@@ -33,7 +33,7 @@ from hpc_elastic.agent.rendezvous.successor import Successor
 from hpc_elastic.agent.system.background import BackgroundThread
 from hpc_elastic.agent.system.tasks import Tasks
 from hpc_elastic.errors import RunDirectoryError
-from hpc_elastic.membership.actions import Leave, Level
+from hpc_elastic.membership.actions import HeadOver, Leave, Level
 from hpc_elastic.membership.discovery import MOST_CLAIMS, DiscoverySettings
 from hpc_elastic.membership.messages import Assign, Elsewhere, GiveNotice, Message, Welcome
 from hpc_elastic.membership.notices import NoticeGiven
@@ -96,7 +96,7 @@ class HeadSide(Receiver):
         self._loop = asyncio.get_running_loop()
         self._tasks = Tasks()
         self._connection: Connection | None = None  # to a head elsewhere
-        self._head_node = ""  # the node of the head elsewhere, once its Welcome has named it
+        self._head_node: str  # the node of the head elsewhere; "" until its Welcome has named it
         self._head: Coordinator | None = None  # the head here
         self._refuser: Refuser | None = None
         self._claims = 0  # of allocations without an attempt, while this agent searched for a head
@@ -105,9 +105,8 @@ class HeadSide(Receiver):
         # Whether this agent has to end the Slurm job, or if its script is gone; known when this part has ended.
         self.ends_job = self.looks_for_script = False
         self._making: object = None  # marks the head under creation; replaced if that is called off
-        self._is_stepping_down = False
         self._heard: NoticeGiven | None = None  # the notice that a head has told the member of last
-        self._heard_at = 0.0
+        self._heard_at: float
 
     def fence_deadline(self) -> float:
         """Returns until when a local head lets the workers run if it does not check its leases again."""
@@ -157,7 +156,7 @@ class HeadSide(Receiver):
 
     def _discover_head(self, lost: LostHead) -> Successor:
         elastic = self._plan.elastic
-        left = MOST_CLAIMS if lost.attempt else max(0, MOST_CLAIMS - self._claims)
+        left = MOST_CLAIMS if lost.attempt else MOST_CLAIMS - self._claims
         settings = DiscoverySettings(
             node=self._place.node,
             join_timeout_s=elastic.join_timeout_s,
@@ -195,12 +194,11 @@ class HeadSide(Receiver):
         self._making = None
         if self._successor is not None:
             await self._successor.close()
-        if self._head is not None:
-            self._head.own_member_left("left")
+        if (head := self._head) is not None:
+            head.own_member_left("left")
             with contextlib.suppress(asyncio.TimeoutError):
-                await asyncio.wait_for(self._head.over.wait(), self._timing.head_closes_within_s)
-            self.ends_job, self.looks_for_script = self._head.ends_job, self._head.looks_for_script
-            await self._head.close()
+                await asyncio.wait_for(head.over.wait(), self._timing.head_closes_within_s)
+            await head.close()
         if self._connection is not None:
             self._connection.close()
         await self._tasks.cancel()
@@ -296,14 +294,13 @@ class HeadSide(Receiver):
     def step_down(self, reason: str) -> None:
         """Ends the local head, which tells the members that have joined it. The discovery goes on."""
         self._making = None
-        if self._head is not None:
-            self._is_stepping_down = True
-            self._head.step_down(reason)
-            self._is_stepping_down = False
+        head, self._head = self._head, None
+        if head is not None:
+            head.step_down(reason)
+            self._has_ended(head, reason)
 
     def give_up(self, leave: Leave) -> None:
         """Tells the member to leave: no head was found, or the run is over."""
-        self._successor = None
         self._member.leaves(leave.exit_code, leave.cause, ends_job=leave.ends_job)
 
     async def _become_head(self, succession: Succession | None) -> None:
@@ -325,6 +322,7 @@ class HeadSide(Receiver):
             to_own_member=lambda message: self._hear_own(head, message),
             claiming=self._claiming,
             superseded=lambda reason: self._superseded(head, reason),
+            over=self._over,
             moved=self._moved,
         )
         head = self._head = self._head_start.make(
@@ -368,14 +366,22 @@ class HeadSide(Receiver):
         if self._successor is not None:
             self._successor.claiming()
 
+    def _over(self, action: HeadOver) -> None:
+        """Takes in how the local head has ended the run."""
+        self.ends_job, self.looks_for_script = action.ends_job, action.looks_for_script
+
     def _superseded(self, head: Coordinator, reason: str) -> None:
-        """Removes the local head after it has told all other members of its end, and tells its own member last."""
+        """Removes the local head, which others have superseded, and the discovery that has started it, if one has."""
         if head is not self._head:
             return
         self._head = None
-        self._journal.is_head = False
-        self._tasks.run(head.close())
-        if self._successor is not None and not self._is_stepping_down:
+        if self._successor is not None:
             self._successor.stop()
             self._successor = None  # the member will ask for a new discovery
+        self._has_ended(head, reason)
+
+    def _has_ended(self, head: Coordinator, reason: str) -> None:
+        """Closes a local head after it has told all other members of its end, and tells its own member last."""
+        self._journal.is_head = False
+        self._tasks.run(head.close())
         self._member.disconnected(reason, is_dead=False)

@@ -177,9 +177,9 @@ class HeadWatch:
         try:
             stop_by, started = journal.requests()
             told = self._told
-            asked = () if told is None else journal.asked
+            asked = () if told is None else tuple(each for each in journal.asked if each.id not in told)
             return Look(
-                asked=tuple(request for request in asked if request.id not in (told or ())),
+                asked=asked,
                 stop_by=None if self._is_stop_told else stop_by,
                 started=started,
                 later=journal.latest_attempt(above=attempt),
@@ -191,21 +191,25 @@ class HeadWatch:
 
     def _is_superseded_in(self, look: Look) -> bool:
         """Returns whether a look shows that the run is over, or that it goes on under another head."""
+        return look.result is not None or look.started is not None or self._later_in(look) is not None
+
+    def _later_in(self, look: Look) -> AttemptClaim | None:
+        """Returns the claim of a later attempt that another head has opened, None if there is none."""
         later = look.later
         is_later = later is not None and later.attempt > self._head.attempt and not self._may_be_own(later)
-        return look.result is not None or look.started is not None or is_later
+        return later if is_later else None
 
     def _judge(self, look: Look) -> None:
-        head, by, later, result = self._head, look.stop_by, look.later, look.result
+        head, by, result = self._head, look.stop_by, look.result
         if head.phase in (HeadPhase.CLOSING, HeadPhase.OVER):
             return  # the code that writes a result checks the claims itself
         if result is not None:
             self._do(lambda _: head.superseded(f"the run is over: {result.cause}"))
         elif look.started is not None:
             self._do(lambda _: head.superseded(f"the job has started again: allocation {look.started}"))
-        elif later is not None and later.attempt > head.attempt and not self._may_be_own(later):
+        elif (later := self._later_in(look)) is not None:
             self._do(lambda _: head.superseded(f"{later.head} has opened attempt {later.attempt}"))
-        elif by is not None and not self._is_stop_told:
+        elif by is not None:
             self._is_stop_told = True
             self._do(lambda now: head.stop_requested(by, now))
         elif (rival := look.rival) is not None:

@@ -136,7 +136,7 @@ class LocalMember:
         self._stopping: StopWorkers | None = None
         self._fenced_by = NEVER  # when the fence under way began; NEVER if none is
         self._examine: Examine | None = None
-        self._is_suspect = False  # a failure of this attempt may be the node's own
+        self._is_suspect: bool  # whether a failure of this attempt may be the node's own; set as its workers start
         self._recording_failures: set[asyncio.Task[None]] = set()
         self._is_fenced = asyncio.Event()  # nothing may hold up the stop that is under way
         self.stacks_asked: Callable[[str], object] = lambda _: None  # takes the stacks for the request with this id

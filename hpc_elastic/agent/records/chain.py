@@ -187,8 +187,9 @@ class ClaimChain:
         latest = self.latest_allocation()
         first = latest if latest is not None and self.is_this_start(latest) else None
         claim = None if first is None else self.latest_attempt_here()
-        is_needed = claim is not None and (claim.candidates is None or needs_world)
-        world = self.world(claim) if claim is not None and is_needed else None
+        world = None
+        if claim is not None and (claim.candidates is None or needs_world):
+            world = self.world(claim)
         return Records(
             result=self.result(),
             first=first,

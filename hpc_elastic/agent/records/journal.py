@@ -95,8 +95,17 @@ class Journal(AllocationClaims):
         )
         self.asked: tuple[Request, ...] = ()  # those with an id that `requests` has found, of `ASKED`
         self.notices: tuple[Request, ...] = ()  # notices and announced stops of this allocation
-        self.is_end_wanted = False  # whether a person has asked for the end of the run, at once or with notice
-        self.is_requeue_wanted = False  # whether a person has asked for another start of the job after this allocation
+        self._found: Sequence[Request] = ()  # all that `requests` has found
+
+    @property
+    def is_end_wanted(self) -> bool:
+        """Return whether a person has asked for the end of the run, at once or with notice."""
+        return is_end_wanted(self._found)
+
+    @property
+    def is_requeue_wanted(self) -> bool:
+        """Return whether a person has asked for another start of the job after this allocation."""
+        return any(request.requeue for request in self.notices)
 
     # Attempts.
 
@@ -313,8 +322,7 @@ class Journal(AllocationClaims):
         """
         requests = [with_id(request) for request in self._requests()]
         self.notices = standing_notices(requests, self.allocation)
-        self.is_end_wanted = is_end_wanted(requests)
-        self.is_requeue_wanted = any(request.requeue for request in self.notices)
+        self._found = requests
         stops = tuple(request for request in self.notices if is_announced(request))
         self.asked = (*(request for request in requests if request.kind in ASKED and request.id), *stops)
         return stop_at_once(requests, self.allocation), self._latest_start(requests)

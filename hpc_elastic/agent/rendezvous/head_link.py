@@ -33,7 +33,7 @@ class HeadLink(Receiver):
     def __init__(self, listener: HeadListener) -> None:
         self._listener = listener
         self._connection: Connection | None = None
-        self.why = ""
+        self.why: str  # the connection has closed without an answer, once it has
         self.is_refused = False  # nobody listens there, says the machine
         self.elsewhere: Elsewhere | None = None  # where an agent that is no head says its head is
         self.answered: asyncio.Future[bool] = asyncio.get_running_loop().create_future()

@@ -210,7 +210,6 @@ class Successor(HeadListener):
         self._timer = self._loop.call_at(at, self._tick) if at < NEVER and not self._is_closed else None
 
     def _tick(self) -> None:
-        self._timer = None
         self._apply(self._discovery.tick(self._loop.time()))
 
 
