@@ -14,6 +14,7 @@ from hpc_elastic.membership.phases import HeadPhase
 from hpc_elastic.membership.timing import DRIFT
 from tests.simulation.disk import LAYOUT
 from tests.simulation.rules import BrokenRuleError, require
+from tests.simulation.scenario import Fault
 
 if TYPE_CHECKING:
     from hpc_elastic.rundir.records import AttemptClaim
@@ -88,7 +89,10 @@ class Headships:
         """
         agent, run = self._run.peer(head, node), self._run
         heard_at, is_goodbye = run.heard_at.get((head.name, node), (0.0, True))
-        is_heard = agent is head or (not is_goodbye and run.clock.now - heard_at < run.scenario.lease_s / 2)
+        resets = (at for at, _, fault in run.events if isinstance(fault, Fault) and fault.what == "reset")
+        is_reset = any(at >= heard_at for at in resets)  # which looks as if the agent had ended
+        is_silent = is_goodbye or is_reset or run.clock.now - heard_at >= run.scenario.lease_s / 2
+        is_heard = agent is head or not is_silent
         return agent.exit_code is None and agent.is_running and is_heard
 
     def check_end(self) -> None:
