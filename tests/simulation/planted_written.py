@@ -29,14 +29,6 @@ def _keep(_: Callable[..., Any]) -> Callable[..., Any]:
     return lambda head, connection, why: None
 
 
-def _forgetting_members(close: Callable[..., Any]) -> Callable[..., Any]:
-    async def closes(head: Coordinator) -> None:
-        head._joins.clear()
-        await close(head)
-
-    return closes
-
-
 def _at_once(_: Callable[..., Any]) -> Callable[..., Any]:
     return lambda head, why: head.over.set()
 
@@ -114,7 +106,6 @@ def _never(_: Callable[..., Any]) -> Callable[..., Any]:
 WRITTEN_BUGS: Mapping[str, tuple[Any, str, Callable[..., Any], str, str]] = {
     "process ids are forgotten": (Member, "workers_started", _without_pids, "failures", "process ids"),
     "a dropped member keeps its connection": (Coordinator, "_hang_up", _keep, "foretold", "keeps its connection"),
-    "a head that is over keeps its connections": (Coordinator, "close", _forgetting_members, "any", "head no more"),
     "a head leaves before its members": (Coordinator, "own_member_left", _at_once, "foretold", "have not left"),
     "nobody reads the lines of a head": (HeadSide, "_claiming", _in_a_low_voice, "failures", "its own log alone"),
     "a cause names its node twice": (judge, "_cause_in", _with_its_name_twice, "foretold", "names the node"),
