@@ -85,8 +85,12 @@ class Run:
         return self._job_id
 
     def status(self) -> Snapshot:
-        """Return the state of the run, as `hpc-elastic status --json` prints it."""
-        return look_once(self._layout, _LOG.warning)
+        """Return the state of the run, as `hpc-elastic status --json` prints it.
+
+        Raises:
+            RunDirectoryError: the run directory has been removed.
+        """
+        return look_once(require_run_directory(self.run_dir), _LOG.warning)
 
     def wait(self, timeout_s: float | None = None) -> Snapshot:
         """Wait until the run is over, however it ends.
@@ -131,7 +135,8 @@ class Run:
         """
         if stream not in ("stdout", "stderr"):
             raise UsageError(f"stream is {stream!r}, expected stdout or stderr")
-        layout, attempts = self._layout, store.list_numbers(self._layout.attempts)
+        layout = require_run_directory(self.run_dir)
+        attempts = store.list_numbers(layout.attempts)
         if attempt is None:
             attempt = attempt_of_rank(layout, attempts[-1], rank) if attempts else 1
         return read_output(layout, attempt, rank, is_stderr=stream == "stderr").decode("utf-8", "replace")
@@ -176,5 +181,5 @@ class Run:
         return await asyncio.to_thread(self.result)
 
     def _watch(self) -> RunWatch:
-        scheduler = take_snapshot(self._layout, None).scheduler
+        scheduler = take_snapshot(require_run_directory(self.run_dir), None).scheduler
         return RunWatch(self._layout, query_again(scheduler, self.run_dir))

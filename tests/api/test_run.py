@@ -1,0 +1,29 @@
+"""A run as an object."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hpc_elastic import Run
+from hpc_elastic.errors import RunDirectoryError
+
+
+@pytest.mark.parametrize(
+    "ask",
+    [Run.status, Run.wait, Run.result, Run.results, Run.logs, Run.cancel, Run.stop, lambda run: list(run.events())],
+    ids=["status", "wait", "result", "results", "logs", "cancel", "stop", "events"],
+)
+def test_a_run_says_that_its_directory_is_gone_if_it_was_removed(ask: Callable[[Run], Any], tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    folder.mkdir()
+    (folder / "plan.json").write_text("{}")
+    run = Run(folder)
+    shutil.rmtree(folder)
+    with pytest.raises(RunDirectoryError, match=f"^there is no directory {re.escape(str(folder))}$"):
+        ask(run)
