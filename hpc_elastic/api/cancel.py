@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import shlex
 import time
 from collections.abc import Callable
@@ -22,6 +23,7 @@ REACTION_S = 15.0  # beyond the grace: the head sees the request, stops all, wri
 ENDING_S = 90.0  # for the scheduler: its own TERM, KillWait (30 s by default), KILL, epilogs
 SETTLE_S = 5.0  # a cancelled job's agents are dead; their last writes are visible after this time
 _DEFAULT_GRACE_S = 60.0
+_FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 class StillRunningError(HpcElasticError):
@@ -44,18 +46,35 @@ def cancel_run(layout: RunLayout, snapshot: Snapshot, *, by: str, say: Callable[
 
     Raises:
         StillRunningError: the run goes on.
-        RunDirectoryError: the run directory cannot be written, is a copy of another one, or no job is known.
+        RunDirectoryError: the run directory cannot be written, unless it is full, is a copy of another one, or no job
+            is known.
         SchedulerError: the scheduler refused, or does not answer.
     """
     check_no_copy(layout.root)
     scheduler = make_scheduler(snapshot.scheduler, run_dir=layout.root)
     run_watch = RunWatch(layout, in_background(scheduler), settle_s=SETTLE_S)
-    ask_to_stop(layout, by)
-    if _has_agents(snapshot):
+    if _ask(layout, by, say) and _has_agents(snapshot):
         grace_s = grace_of(layout)
         say(f"asked {snapshot.name} to stop; its workers have {grace_s:g} s")
         snapshot = _look_until_over(run_watch, grace_s + REACTION_S)
     return snapshot if snapshot.is_over else _cancel_job(layout, snapshot, scheduler, run_watch, say)
+
+
+def _ask(layout: RunLayout, by: str, say: Callable[[str], None]) -> bool:
+    """Ask the agents to stop, and return whether that is written down: a full disk keeps nobody from a cancel.
+
+    Raises:
+        RunDirectoryError: the run directory cannot be written, and not because it is full.
+    """
+    try:
+        ask_to_stop(layout, by)
+    except RunDirectoryError as error:
+        cause = error.__cause__
+        if not isinstance(cause, OSError) or cause.errno not in _FULL:
+            raise
+        say(f"{error}; only the scheduler is told")
+        return False
+    return True
 
 
 def check_no_copy(path: str) -> None:

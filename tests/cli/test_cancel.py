@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import threading
 from pathlib import Path
 
@@ -71,6 +73,35 @@ EOF""",
     )
     assert main(["cancel", run.layout.root]) == 0
     assert fake_slurm.calls("scancel") == ["scancel 42"]
+
+
+@pytest.mark.parametrize(("number", "is_cancelled"), [(errno.ENOSPC, True), (errno.EDQUOT, True), (errno.EROFS, False)])
+def test_run_whose_disk_is_full_is_cancelled_by_the_scheduler_at_once(
+    run: RunBuilder,
+    fake_slurm: FakeSlurm,
+    capsys: Capture,
+    monkeypatch: pytest.MonkeyPatch,
+    number: int,
+    is_cancelled: bool,
+) -> None:
+    def write(descriptor: int, content: bytes) -> int:
+        if os.readlink(f"/proc/self/fd/{descriptor}") == run.layout.requests:
+            raise OSError(number, os.strerror(number))
+        return real_write(descriptor, content)
+
+    run.allocate().open_attempt(1)
+    fake_slurm.say("RUNNING")
+    fake_slurm.script(
+        "scancel", f'echo \'{{"state": "CANCELLED", "exit_code": 10, "cause": "TERM"}}\' >{run.layout.result}'
+    )
+    real_write = os.write
+    monkeypatch.setattr(os, "write", write)
+    assert main(["cancel", run.layout.root]) == (0 if is_cancelled else 5)
+    assert fake_slurm.calls("scancel") == ["scancel 42"] * is_cancelled
+    said = capsys.readouterr()
+    assert f"cannot write {run.layout.requests}: {os.strerror(number)}" in said.out + said.err
+    assert ("; only the scheduler is told" in said.out + said.err) == is_cancelled
+    assert "asked digits to stop" not in said.out + said.err
 
 
 @pytest.mark.parametrize(("state", "code"), [(RunState.CANCELLED, 0), (RunState.SUCCEEDED, 5)])
