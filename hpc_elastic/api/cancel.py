@@ -46,8 +46,8 @@ def cancel_run(layout: RunLayout, snapshot: Snapshot, *, by: str, say: Callable[
 
     Raises:
         StillRunningError: the run goes on.
-        RunDirectoryError: the run directory cannot be written, unless it is full, is a copy of another one, or no job
-            is known.
+        RunDirectoryError: the run directory cannot be written (a full disk is no reason), is a copy of another one, or
+            no job is known.
         SchedulerError: the scheduler refused, or does not answer.
     """
     check_no_copy(layout.root)
