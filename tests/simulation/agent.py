@@ -370,6 +370,7 @@ class Agent:
 
     def _say(self, text: str, level: Level = "info") -> None:
         self.run.trace(self, f"says: {text}")
+        self.run.spent["line"] += 1
         self.run.conduct.says(self, level)
 
     def crashed(self, error: BaseException) -> None:

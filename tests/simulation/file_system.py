@@ -195,6 +195,7 @@ class DiskThread:
         thread, agent = getcurrent(), self.agent
         clock, process = agent.run.clock, agent.process
         agent.run.foretold.asks(agent)
+        agent.run.spent["write" if is_write else "read"] += 1
         takes_s = self._latency_s() / STEPS
         outcome: list[Any] = []
 

@@ -9,6 +9,9 @@ steps and by its own processor time, not by the time of a machine that others us
 and is printed: a rule or a fault is missing, or the edit changes nothing that matters, which `EQUIVALENT` then says
 with the reason. A module that cannot be loaded with its edit is no mutation.
 
+Two scores are printed. An edit that breaks no rule may change how a schedule ends or what it costs, which is recorded
+(`recorded`): the tests of the simulation fail then, too, but it is not said that what changed was a promise.
+
 `mutated_code` says which code is edited: what only people read is not, nor what the simulation does not play.
 
 `--replay MODULE:LINE:EDIT` tries one again, to see that a new rule catches it. It is named as in the output: the module
@@ -48,6 +51,7 @@ from tests.simulation.mutated_code import ROOT, nodes
 from tests.simulation.reach import Reach, measure, sources
 
 SURVIVES = "survives"
+COSTS = "costs else"  # what no rule forbids, and the record of what schedules cost shows
 NOT_LOADED = "does not load"
 CRASHED = "the trial itself failed"
 MODULES = (
@@ -76,6 +80,7 @@ DRIVERS = (
 PLAYED = 60
 AS_IT_IS = 33  # that the code as it is has to survive first; the tests play more
 TRIED = 8  # seeds of each kind, to see which lines they run
+COMPARED = 60  # recorded schedules that run an edit's line and are played besides, to see whether they cost the same
 TRIED_MORE = 32  # of each kind whose runs are short, for lines that few of these run
 UNTRUE = 8  # schedules that break a rule of the code as it is, and say nothing of an edit
 SEED_CPU_S = 20.0  # of the processor, not of the wall: a seed takes a tenth of a second
@@ -231,27 +236,50 @@ def play(mutation: Mutation | None, count: int, reach: Reach, untrue: Collection
     if mutation is not None:
         ran = aimed(reach, mutation.module, mutation.node, mutation.line)
         first = telling(reach, mutation.module, mutation.node, ran)
+    costs = ""
     for trial in trials(ran, WEIGHTS, TRIED, count, first):
-        if trial not in untrue and (why := _broken(trial)) is not None:
+        why, what = (None, None) if trial in untrue else _outcome(trial)
+        if why is not None:
             return f"{trial.name}: {why}"
+        costs = costs or (f"{COSTS}: {trial.name}: {what}" if what is not None else "")
     if mutation is None:
         return SURVIVES
+    if not costs:
+        costs = _costs_else(ran)
+    if costs:
+        return costs
     own, among = reach.get(f"{mutation.module}:{mutation.line}", ()), TRIED * len(KINDS)  # others ran its function
     return (
         f"{SURVIVES} {count} seeds; {sum(seed < TRIED for _, seed in own)} of {among} run the line, {len(own)} in all"
     )
 
 
-def _broken(trial: Trial) -> str | None:
-    """How a schedule breaks a rule, if it does."""
+def _outcome(trial: Trial) -> tuple[str | None, str | None]:
+    """How a schedule breaks a rule, if it does; and what it costs else than is recorded, if it does."""
+    from tests.simulation.recorded import difference
     from tests.simulation.world import SimulatedRun
 
+    run = SimulatedRun(trial.scenario())
     try:
         with bounded(SEED_CPU_S):
-            SimulatedRun(trial.scenario()).play()
+            run.play()
     except Exception as error:
-        return f"{type(error).__name__}: {error}".splitlines()[0]
-    return None
+        return f"{type(error).__name__}: {error}".splitlines()[0], None
+    return None, None if trial.dice else difference(trial.kind, trial.seed, run)
+
+
+def _costs_else(ran: Sequence[tuple[str, int]]) -> str:
+    """Of the recorded schedules that run an edit's line the first that costs something else now; "" if none does."""
+    from tests.simulation.recorded import recorded
+
+    for kind, seed in [each for each in ran if each in recorded()][:COMPARED]:
+        trial = Trial(kind, seed)
+        why, what = _outcome(trial)
+        if why is not None:
+            return f"{trial.name}: {why}"
+        if what is not None:
+            return f"{COSTS}: {trial.name}: {what}"
+    return ""
 
 
 def serve() -> None:
@@ -267,7 +295,7 @@ def serve() -> None:
         word, count, names = json.loads(line)
         listed = [Trial(*each) for each in names]
         if word is None:
-            print(_in_child(lambda: _broken(listed[0])), flush=True)  # noqa: B023
+            print(_in_child(lambda: _outcome(listed[0])[0]), flush=True)  # noqa: B023
         else:
             mutation = Mutation(**word)
             print(_in_child(lambda: _play_edited(mutation, count, reach, functions, listed)), flush=True)  # noqa: B023
@@ -382,8 +410,8 @@ def _key(place: str, source: str) -> tuple[str, str, str]:
 
 
 def _survivors(output: str) -> set[tuple[str, str, str]]:
-    """The survivors in what a campaign has printed; code may have moved since."""
-    lines = [line[VERDICT_WIDTH + 1 :] for line in output.splitlines() if line.startswith(SURVIVES)]
+    """What no rule has noticed, in what a campaign has printed; code may have moved since."""
+    lines = [line[VERDICT_WIDTH + 1 :] for line in output.splitlines() if line.startswith((SURVIVES, COSTS))]
     return {_key(place, source) for place, _, source in (line.partition(": ") for line in lines)}
 
 
@@ -463,16 +491,16 @@ def main(words: Sequence[str] | None = None) -> int:
             servers.put(Server(checkout))
         results = pool.map(lambda each: _verdict_of(each, arguments.count, servers), drawn)
         for each, result in zip(drawn, results, strict=True):
-            verdicts[next((end for end in (SURVIVES, NOT_LOADED) if result.startswith(end)), "caught")] += 1
+            verdicts[next((end for end in (SURVIVES, COSTS, NOT_LOADED) if result.startswith(end)), "caught")] += 1
             print(f"{result[:VERDICT_WIDTH]:{VERDICT_WIDTH}} {each.place}: {each.source}", flush=True)
         for _ in range(arguments.at_once):
             servers.get().close()
-    counted = len(numbers) - verdicts[NOT_LOADED]
-    share = 100 * verdicts["caught"] / max(1, counted)
-    took = time.monotonic() - began
+    counted = max(1, len(numbers) - verdicts[NOT_LOADED])
+    share, of_all = (100 * caught / counted for caught in (verdicts["caught"], verdicts["caught"] + verdicts[COSTS]))
     print(
-        f"{verdicts['caught']} of {counted} mutations caught ({share:.1f} %); {verdicts[NOT_LOADED]} do not load; "
-        f"{len(everything)} there are; in {took:.0f} s"
+        f"{verdicts['caught']} of {counted} mutations break a rule ({share:.1f} %), {verdicts[COSTS]} more change what "
+        f"schedules cost ({of_all:.1f} %); {verdicts[NOT_LOADED]} do not load; {len(everything)} there are; "
+        f"in {time.monotonic() - began:.0f} s"
     )
     return 1 if share < arguments.least else 0
 

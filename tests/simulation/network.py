@@ -110,6 +110,7 @@ class Network:
         clock.after(self.delay_s(), lambda: knock(SYN_AGAIN_S))
         self._run.conduct.dials(agent, target)
         self._run.large.dials(agent)
+        self._run.spent["dial"] += 1
         try:
             return await connected
         finally:
@@ -191,6 +192,7 @@ class Socket:
         if self.is_open:
             if not isinstance(message, str):
                 self.agent.run.foretold.sends(self.agent, message.KIND)
+                self.agent.run.spent["message"] += 1
             self._put(message)
 
     def close(self) -> None:

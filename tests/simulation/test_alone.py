@@ -5,25 +5,9 @@ from __future__ import annotations
 import pytest
 
 from tests.simulation.draw_alone import draw_alone
-from tests.simulation.rules import BrokenRuleError
 from tests.simulation.world import SimulatedRun
-from tests.tiers import parts_of
 
 SEEDS = range(600)
-
-
-@pytest.mark.long
-@pytest.mark.parametrize(
-    "seeds", parts_of(SEEDS, check=8, test=24, of="test_no_rule_is_broken_where_one_thing_goes_wrong")
-)
-def test_no_rule_is_broken_where_one_thing_goes_wrong(seeds: range) -> None:
-    for seed in seeds:
-        try:
-            SimulatedRun(draw_alone(seed)).play()
-        except BrokenRuleError as error:
-            pytest.fail(
-                f"seed {seed}: {error}; play it again with `python -m tests.simulation -v --alone --seed {seed}`"
-            )
 
 
 @pytest.mark.long

@@ -10,23 +10,10 @@ from tests.simulation.planted_returns import BUGS, PlantedReturns
 from tests.simulation.rules import BrokenRuleError
 from tests.simulation.scenario import Fault, Role, Scenario
 from tests.simulation.world import SimulatedRun
-from tests.tiers import parts_of
 
 SEEDS = range(400)
 # Where a bug shows that many seeds pass by: it is tried first. What changes the schedules changes this.
 SEEN = {"a node that was lost twice is used like any other": 18}
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("seeds", parts_of(SEEDS, check=2, test=6, of="test_no_rule_is_broken_by_nodes_that_flap"))
-def test_no_rule_is_broken_by_nodes_that_flap(seeds: range) -> None:
-    for seed in seeds:
-        try:
-            SimulatedRun(draw_flapping(seed)).play()
-        except BrokenRuleError as error:
-            pytest.fail(
-                f"seed {seed}: {error}; play it again with `python -m tests.simulation -v --flapping --seed {seed}`"
-            )
 
 
 @pytest.mark.long

@@ -12,7 +12,6 @@ from tests.simulation.planted_health import BUGS, PlantedHealth
 from tests.simulation.rules import BrokenRuleError
 from tests.simulation.scenario import HEALTH, Fault, Role, Scenario
 from tests.simulation.world import SimulatedRun
-from tests.tiers import parts_of
 
 SEEDS = range(800)
 # Where a bug shows that many seeds pass by: it is tried first. What changes the schedules changes these.
@@ -35,20 +34,6 @@ SEEN = {
     ),
     "a member keeps what its checks find to itself": draw_health(56),
 }
-
-
-@pytest.mark.long
-@pytest.mark.parametrize(
-    "seeds", parts_of(SEEDS, check=4, test=12, of="test_no_rule_is_broken_by_worlds_with_unhealthy_nodes")
-)
-def test_no_rule_is_broken_by_worlds_with_unhealthy_nodes(seeds: range) -> None:
-    for seed in seeds:
-        try:
-            SimulatedRun(draw_health(seed)).play()
-        except BrokenRuleError as error:
-            pytest.fail(
-                f"seed {seed}: {error}; play it again with `python -m tests.simulation -v --health --seed {seed}`"
-            )
 
 
 @pytest.mark.long

@@ -4,28 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from tests.simulation.draw_last_losses import draw_last_losses
 from tests.simulation.kinds import KINDS
 from tests.simulation.planted_fences import FENCE_BUGS, PlantedFences
 from tests.simulation.rules import BrokenRuleError
 from tests.simulation.world import SimulatedRun
-from tests.tiers import parts_of
-
-SEEDS = range(200)
-
-
-@pytest.mark.long
-@pytest.mark.parametrize(
-    "seeds", parts_of(SEEDS, check=2, test=20, of="test_no_rule_is_broken_where_nodes_are_lost_as_the_run_ends")
-)
-def test_no_rule_is_broken_where_nodes_are_lost_as_the_run_ends(seeds: range) -> None:
-    for seed in seeds:
-        try:
-            SimulatedRun(draw_last_losses(seed)).play()
-        except BrokenRuleError as error:
-            pytest.fail(
-                f"seed {seed}: {error}; play it again with `python -m tests.simulation -v --last-losses --seed {seed}`"
-            )
 
 
 @pytest.mark.long

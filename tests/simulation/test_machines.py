@@ -7,26 +7,11 @@ import pytest
 from hpc_elastic.rundir import store
 from tests.simulation.draw_machines import draw_machines
 from tests.simulation.plant import Plant
-from tests.simulation.rules import BrokenRuleError
 from tests.simulation.scenario import Role, Scenario
 from tests.simulation.wiring import wired
 from tests.simulation.world import SimulatedRun
-from tests.tiers import parts_of
 
-SEEDS = range(250)
 ROLE = Role(name="trainer", restart="restart_all", nodes_min=1, nodes_max=2, workers=(1,), work_s=20.0)
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("seeds", parts_of(SEEDS, check=2, test=8, of="test_no_rule_is_broken_by_odd_machines"))
-def test_no_rule_is_broken_by_odd_machines(seeds: range) -> None:
-    for seed in seeds:
-        try:
-            SimulatedRun(draw_machines(seed)).play()
-        except BrokenRuleError as error:
-            pytest.fail(
-                f"seed {seed}: {error}; play it again with `python -m tests.simulation -v --machines --seed {seed}`"
-            )
 
 
 @pytest.mark.long

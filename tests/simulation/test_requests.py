@@ -9,26 +9,11 @@ from tests.simulation.planted_requests import REQUEST_BUGS, PlantedRequests
 from tests.simulation.rules import BrokenRuleError
 from tests.simulation.scenario import Fault, Role, Scenario
 from tests.simulation.world import SimulatedRun
-from tests.tiers import parts_of
 
 SEEDS = range(400)
 # Where a bug shows that many seeds pass by: it is tried first. What changes the schedules changes this.
 SEEN = {"an announced stop comes at once": 42}
 WORDS = ("a person asked for", "a person has drained", "that was announced")
-
-
-@pytest.mark.long
-@pytest.mark.parametrize(
-    "seeds", parts_of(SEEDS, check=15, test=40, of="test_no_rule_is_broken_where_a_person_asks_for_something")
-)
-def test_no_rule_is_broken_where_a_person_asks_for_something(seeds: range) -> None:
-    for seed in seeds:
-        try:
-            SimulatedRun(draw_requests(seed)).play()
-        except BrokenRuleError as error:
-            pytest.fail(
-                f"seed {seed}: {error}; play it again with `python -m tests.simulation -v --requests --seed {seed}`"
-            )
 
 
 @pytest.mark.parametrize("seed", range(4))

@@ -17,22 +17,11 @@ from tests.simulation.draw import draw
 from tests.simulation.draw_cut_saves import draw_cut_saves
 from tests.simulation.draw_machines import draw_machines
 from tests.simulation.draw_states import draw_states
-from tests.simulation.rules import BrokenRuleError
 from tests.simulation.scenario import HEAD, PHASES, SECOND, Fault, Role, Scenario
 from tests.simulation.world import SimulatedRun, play
-from tests.tiers import longer, parts_of, variants
+from tests.tiers import longer, variants
 
 SEEDS = range(2000)
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("seeds", parts_of(SEEDS, check=10, test=40, of="test_no_rule_is_broken"))
-def test_no_rule_is_broken(seeds: range) -> None:
-    for seed in seeds:
-        try:
-            play(seed)
-        except BrokenRuleError as error:
-            pytest.fail(f"seed {seed}: {error}; play it again with `python -m tests.simulation -v --seed {seed}`")
 
 
 @pytest.mark.long

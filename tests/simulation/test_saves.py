@@ -9,21 +9,8 @@ from tests.simulation.planted_saves import BUGS, IGNORES_FENCE, PlantedSaves
 from tests.simulation.rules import BrokenRuleError
 from tests.simulation.scenario import Fault, Role, Scenario
 from tests.simulation.world import SimulatedRun
-from tests.tiers import parts_of
 
 SEEDS = range(300)
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("seeds", parts_of(SEEDS, check=5, test=12, of="test_no_rule_is_broken_by_ranks_that_save"))
-def test_no_rule_is_broken_by_ranks_that_save(seeds: range) -> None:
-    for seed in seeds:
-        try:
-            SimulatedRun(draw_saves(seed)).play()
-        except BrokenRuleError as error:
-            pytest.fail(
-                f"seed {seed}: {error}; play it again with `python -m tests.simulation -v --saves --seed {seed}`"
-            )
 
 
 @pytest.mark.long

@@ -13,24 +13,10 @@ from tests.simulation.draw_spares import draw_spares
 from tests.simulation.rules import BrokenRuleError
 from tests.simulation.scenario import HEAD, Fault, Role, Scenario
 from tests.simulation.world import SimulatedRun
-from tests.tiers import longer, parts_of
+from tests.tiers import longer
 
 SEEDS = range(400)
 AT = 20.0
-
-
-@pytest.mark.long
-@pytest.mark.parametrize(
-    "seeds", parts_of(SEEDS, check=4, test=14, of="test_no_rule_is_broken_by_worlds_with_spares_that_die")
-)
-def test_no_rule_is_broken_by_worlds_with_spares_that_die(seeds: range) -> None:
-    for seed in seeds:
-        try:
-            SimulatedRun(draw_spares(seed)).play()
-        except BrokenRuleError as error:
-            pytest.fail(
-                f"seed {seed}: {error}; play it again with `python -m tests.simulation -v --spares --seed {seed}`"
-            )
 
 
 @pytest.mark.long

@@ -7,24 +7,8 @@ from dataclasses import replace
 import pytest
 
 from tests.simulation.draw_starts import draw_second_start
-from tests.simulation.rules import BrokenRuleError
 from tests.simulation.scenario import Fault, Role, Scenario
 from tests.simulation.world import SimulatedRun
-from tests.tiers import parts_of
-
-SEEDS = range(400)
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("seeds", parts_of(SEEDS, check=4, test=14, of="test_no_rule_is_broken_across_two_starts"))
-def test_no_rule_is_broken_across_two_starts(seeds: range) -> None:
-    for seed in seeds:
-        try:
-            SimulatedRun(draw_second_start(seed)).play()
-        except BrokenRuleError as error:
-            pytest.fail(
-                f"seed {seed}: {error}; play it again with `python -m tests.simulation -v --starts --seed {seed}`"
-            )
 
 
 def a_run(*faults: Fault, nodes: int = 3, least: int = 1) -> SimulatedRun:

@@ -169,6 +169,7 @@ class Workers:
         for local_rank in range(assign.workers):
             rank, now = assign.first_rank + local_rank, self._run.clock.now
             worker = Worker(assign.role, assign.attempt, rank, local_rank, assign.master, now)
+            self._run.spent["worker"] += 1
             worker.save_s = self._run.scenario.save_s
             worker.saves_first = now + self._dice("saves", assign.attempt, local_rank).uniform(0, SAVES_EVERY_S)
             self.alive[local_rank] = worker

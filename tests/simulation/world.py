@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import random
+from collections import Counter
 
 from hpc_elastic.membership.phases import HeadPhase
 from hpc_elastic.rundir.records import NOTICE_REASONS, Request
@@ -165,6 +166,7 @@ class SimulatedRun:
         self.is_dirty = False
         self.decided_codes: set[int] = set()  # of the head, as it asks for a result
         self.events: list[tuple[float, str, object]] = []
+        self.spent: Counter[str] = Counter()  # for `recorded`
         self.heard_at: dict[
             tuple[str, str], tuple[float, bool]
         ] = {}  # by head and node: when, and whether it said goodbye

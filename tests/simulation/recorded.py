@@ -1,0 +1,120 @@
+"""`python -m tests.simulation.recorded` holds what schedules cost against what is recorded; `--write` records it anew.
+
+Theory of operation. A rule says what must not happen; it does not say that a run that has lost a node reads each record
+twice, or goes on a second later than it did before. So of the first schedules of each kind it is recorded how they end
+and what they cost (`COLUMNS`), in a table that stands beside the code: a change of behaviour is a change of the table,
+which whoever makes it records on purpose, and a reader of the change sees. A row is the same on every machine and in
+every Python: all times are simulated, and everything that is drawn is drawn from the seed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from tests.simulation.kinds import KINDS, LONG
+
+if TYPE_CHECKING:
+    from tests.simulation.world import SimulatedRun
+
+TABLE = Path(__file__).with_name("recorded.csv")
+EACH = 8  # schedules of a kind; of those that take long a quarter
+WRITE = "python -m tests.simulation.recorded --write"
+
+
+class Cost(NamedTuple):
+    """How a schedule ends, and what all its agents did until then."""
+
+    end: str  # the result's reason
+    attempts: int
+    seconds: str  # simulated, until the last agent has left
+    workers: int  # processes that were started
+    messages: int  # handed to the network, END and handshakes not counted
+    dials: int
+    reads: int  # questions to the file server
+    writes: int
+    lines: int  # that agents said
+
+
+COLUMNS = ("kind", "seed", *Cost._fields)
+
+
+def cost_of(run: SimulatedRun) -> Cost:
+    """What a run that has been played has cost."""
+    spent = run.spent
+    return Cost(
+        end=run.disk.results[0].reason if run.disk.results else "no result",
+        attempts=len(run.disk.claims),
+        seconds=f"{run.clock.now:.2f}",
+        workers=spent["worker"],
+        messages=spent["message"],
+        dials=spent["dial"],
+        reads=spent["read"],
+        writes=spent["write"],
+        lines=spent["line"],
+    )
+
+
+def seeds_of(kind: str) -> range:
+    """The schedules of a kind that are recorded."""
+    return range(EACH // 4 if kind in LONG else EACH)
+
+
+@cache
+def recorded() -> Mapping[tuple[str, int], Cost]:
+    """The table, by kind and seed."""
+    with TABLE.open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    return {(row["kind"], int(row["seed"])): _cost(row) for row in rows}
+
+
+def _cost(row: Mapping[str, str]) -> Cost:
+    counted = {name: int(row[name]) for name in Cost._fields if name not in ("end", "seconds")}
+    return Cost(end=row["end"], seconds=row["seconds"], **counted)
+
+
+def difference(kind: str, seed: int, run: SimulatedRun) -> str | None:
+    """How a run that has been played differs from what is recorded of its schedule; None if nothing is, or differs."""
+    before, now = recorded().get((kind, seed)), cost_of(run)
+    if before is None or before == now:
+        return None
+    changed = (f"{name} {old} -> {new}" for name, old, new in zip(Cost._fields, before, now, strict=True) if old != new)
+    return ", ".join(changed)
+
+
+def _played(kinds: Iterable[str]) -> Iterator[tuple[str, int, SimulatedRun]]:
+    from tests.simulation.world import SimulatedRun
+
+    for kind in kinds:
+        for seed in seeds_of(kind):
+            run = SimulatedRun(KINDS[kind](seed))
+            run.play()
+            yield kind, seed, run
+
+
+def main(words: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.simulation.recorded", description=__doc__)
+    parser.add_argument("--write", action="store_true", help="record what the schedules cost now")
+    arguments = parser.parse_args(words)
+    if arguments.write:
+        rows = [(kind, seed, *cost_of(run)) for kind, seed, run in _played(KINDS)]
+        with TABLE.open("w", newline="") as file:
+            csv.writer(file, lineterminator="\n").writerows([COLUMNS, *rows])
+        print(f"{len(rows)} schedules recorded")
+        return 0
+    changed = 0
+    for kind, seed, run in _played(KINDS):
+        if (what := difference(kind, seed, run)) is not None:
+            print(f"{kind} {seed}: {what}", flush=True)
+            changed += 1
+    print(f"{changed} of {len(recorded())} schedules cost something else than is recorded; {WRITE} records it")
+    return 1 if changed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
