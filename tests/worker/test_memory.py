@@ -30,6 +30,7 @@ from hpc_elastic.rundir.state_records import HeldState, KeptRecord, StateVersion
 from hpc_elastic.state_memory import LIMIT, VARIABLE, header_check, map_control, read_slots, slot_header, slot_offset
 from hpc_elastic.worker.rank_state import INSIDE
 from hpc_elastic.worker.state_encoding import decode_state
+from tests.tiers import variants
 from tests.worker.conftest import LAUNCH, Outcome, Runner
 
 PART = "2+2/4 2/4 default"
@@ -310,7 +311,10 @@ def test_an_old_checksum_is_not_taken_for_that_of_a_new_state(node: Node) -> Non
 
 
 @pytest.mark.long
-def test_a_worker_that_is_killed_at_any_moment_leaves_complete_states_only(node: Node) -> None:
+@pytest.mark.parametrize(
+    "kills", [4, *variants(8, of="test_a_worker_that_is_killed_at_any_moment_leaves_complete_states_only")]
+)
+def test_a_worker_that_is_killed_at_any_moment_leaves_complete_states_only(node: Node, kills: int) -> None:
     """A state says of itself which step it is, in every part of it."""
     source = """
 import torch
@@ -324,7 +328,7 @@ while True:
         print("has saved", flush=True)
 """
     script, dice = str(node.runner.write("script.py", source)), random.Random(7)
-    for attempt in range(1, 9):
+    for attempt in range(1, kills + 1):
         node.begin(attempt)
         process = node.start(0, node.command(0, "--script", script))
         assert process.stdout is not None
