@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from hpc_elastic.agent.drivers.coordinator import HANGS_UP_WITHIN_S
 from hpc_elastic.membership import messages
 from hpc_elastic.membership.actions import Action, HeadOver, Level, Note, SendToHead, SendToMember, StartWorkers
-from hpc_elastic.membership.member import AT_WORK, MemberPhase
+from hpc_elastic.membership.member import MemberPhase
 from hpc_elastic.membership.messages import Message
 from hpc_elastic.membership.timing import DRIFT, TURNS_AHEAD, Timing
 from hpc_elastic.rank_set import parse_ranks
@@ -117,8 +117,8 @@ class Conduct:
             what = f"{agent.name} reports the failure of rank {failure.rank}"
             self._once(what, agent, message.KIND, message.attempt, failure.rank)
         elif isinstance(message, messages.NoticePolls):
-            is_so = agent.member.phase in AT_WORK
-            require(is_so, f"{agent.name} names calls of workers that it stops, and others would wait for the next one")
+            is_so = message.attempt == agent.member.attempt
+            require(is_so, f"{agent.name} names calls of attempt {message.attempt}, whose workers are not its own")
         elif isinstance(message, (messages.Join, messages.Dropped)):
             self._beats.pop(agent, None)
             self._asked_at.pop(agent, None)
