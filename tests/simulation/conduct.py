@@ -345,7 +345,7 @@ class Conduct:
         if is_of_failure and len(failed) == len(self._run.witness.unanswered()):
             require(bool(result.failures), f"{failed} have ended the run, and its result names none of them")
         if result.reason == "exit_timeout" and world is not None and not self._run.is_disturbed:
-            self._names_who_ran_on(result, world)
+            self._ends_without_the_rest(result, world)
         is_of_this_start = not self._run.earlier  # a start that opens no attempt knows of no world, but of its nodes
         if claim is not None and world is not None and result.attempts == claim.attempt and is_of_this_start:
             # A restart counts from its decision, which may come after the latest claim.
@@ -354,6 +354,19 @@ class Conduct:
             require(result.nodes == tuple(node.node for node in world.nodes), f"the result names {result.nodes}")
             ranks = {str(rank.rank) for rank in world.ranks}
             require(set(result.failures) <= ranks, "the result has failures of ranks that there are not")
+
+    def _ends_without_the_rest(self, result: RunResultRecord, world: World) -> None:
+        """The time for the last ranks is over: the run has failed, or has succeeded, as the plan says."""
+        succeeds = self._run.scenario.after_exit_timeout == "succeed"
+        require((result.state is RunState.SUCCEEDED) == succeeds, f"the run is {result.state.value} without the rest")
+        if not succeeds:
+            self._names_who_ran_on(result, world)
+            return
+        roles, well = {role.role: role.attempt for role in world.roles}, self._run.witness.ended_well
+        late = [rank for rank in world.ranks if rank.rank not in well.get((rank.role, roles[rank.role]), set())]
+        counts = {rank.node for rank in late if self._run.scenario.role(rank.role).restart != "ignore"}
+        told = {node for node in counts if node in result.cause}
+        require(bool(counts) and told == counts, f"{sorted(counts)} ran on, and the result says: {result.cause}")
 
     def _names_who_ran_on(self, result: RunResultRecord, world: World) -> None:
         """A run that ends because some ranks have not exited says which: at least all that count, and are late.

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import random
 
-from tests.simulation.scenario import PHASES, Fault, Role, Scenario
+from tests.simulation.scenario import Fault, Role, Scenario
 
+MOMENTS = (("gathering", 2), ("claiming", 1), ("claiming", 2), ("running", 1), ("running", 2))
+ENDS = (("stopping", 1), ("stopping", 1), ("pausing", 1), ("pausing", 1), ("closing", 1))
 ASKED = ("ask_drain", "ask_drain", "ask_restart", "ask_stop", "notice", "stop")
 STRANGER = 77  # the number of a node that the job has not
 
@@ -23,17 +25,20 @@ def draw_odd_moments(seed: int) -> Scenario:
         work_s=40.0,
         patience_s=dice.choice([0.0, 4.0, 15.0]),
     )
-    faults = [Fault(what="exit_worker", node=dice.randrange(nodes), at=round(at + dice.uniform(0, 20), 3))]
+    faults = [
+        Fault(what="exit_worker", node=dice.randrange(nodes), at=round(at + dice.uniform(0, 20) * each, 3))
+        for each in range(dice.choice([1, 2]))
+    ]
     drained = dice.choice([STRANGER, *range(1, nodes)])  # one node at most, so that enough others are there
     for _ in range(dice.choice([1, 2, 2, 3])):
-        what, phase = dice.choice(ASKED), dice.choice(PHASES)
+        what, (phase, nth) = dice.choice(ASKED), dice.choice(MOMENTS + ENDS)
         lasts_s = {"ask_stop": dice.choice([0.0, 2.0, 10.0]), "notice": dice.choice([5.0, 20.0])}.get(what, 0.0)
         faults.append(
             Fault(
                 what=what,
                 node=drained if what == "ask_drain" else 0,
                 phase=phase,
-                nth=dice.choice([1, 1, 2]),
+                nth=nth,
                 at=round(dice.choice([0.0, 0.0, dice.uniform(0, 2)]), 3),
                 lasts_s=lasts_s,
             )
