@@ -81,13 +81,17 @@ class NodesMissing(RunFailed, RendezvousTimeoutError):  # noqa: N818 - as its ba
         self.missing = result.missing
 
 
-def read_result(layout: RunLayout) -> RunResult:
+def read_result(layout: RunLayout, unwritten: Mapping[str, Any] | None = None) -> RunResult:
     """Return the result of a run that is over, with the values that its function returned.
+
+    Args:
+        layout: the run's.
+        unwritten: what the result says if it could not be written.
 
     Raises:
         RunDirectoryError: the run is not over, or a value cannot be unpickled here.
     """
-    data = store.read_json(layout.result)
+    data = store.read_json(layout.result) or unwritten
     try:
         record = from_json(records.RunResultRecord, data)
     except DecodeError as error:
