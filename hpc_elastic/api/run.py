@@ -118,6 +118,7 @@ class Run:
             RunFailed: the run did not succeed; with the cause, and the traceback of the rank that failed first.
             RendezvousTimeoutError: too few nodes joined, `missing` says which and why; a RunFailed as well.
             TimeoutError: the run is not over by then; it goes on.
+            RunDirectoryError: a value is missing, or cannot be unpickled here.
         """
         run_watch = self._watch()
         self._wait(run_watch, timeout_s)
