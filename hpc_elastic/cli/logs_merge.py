@@ -16,6 +16,7 @@ from datetime import datetime, timezone
 
 from hpc_elastic.errors import UsageError
 from hpc_elastic.observe.dedupe import Deduper, Group
+from hpc_elastic.observe.facts import list_attempts
 from hpc_elastic.observe.log_streams import AnyStream, Batch, merge, open_streams
 from hpc_elastic.observe.roster import RankPlace, read_roster
 from hpc_elastic.rank_set import RankSetError, format_ranks, parse_ranks
@@ -346,7 +347,7 @@ def failed_ranks(layout: RunLayout, attempt: int) -> tuple[int, ...]:
 
 
 def _attempt(layout: RunLayout, choice: Choice) -> int | None:
-    attempts = store.list_numbers(layout.attempts)
+    attempts = list_attempts(layout)
     if not attempts:
         raise UsageError("no rank has written yet: there is no attempt", tip="`hpc-elastic status` says why")
     if choice.attempt is not None:

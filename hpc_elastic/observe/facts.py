@@ -21,6 +21,7 @@ from hpc_elastic.observe.roster import read_roster
 from hpc_elastic.rundir import store
 from hpc_elastic.rundir.allocation_ends import describe_end, describe_reason
 from hpc_elastic.rundir.complaint import last_lines, read_complaint
+from hpc_elastic.rundir.full_disk import is_full
 from hpc_elastic.rundir.layout import RunLayout
 from hpc_elastic.rundir.record_file import ALLOCATION, ATTEMPT, PLAN, RESULT, SUBMISSION, Shape, read_record
 from hpc_elastic.rundir.states import FORGETS_AFTER
@@ -73,6 +74,7 @@ class Facts:
     between: str | None = None  # why the latest attempt has ended, if it has and the next one is not open yet
     notice: str | None = None  # that the workers of the same start will be stopped soon: when it was given, and why
     unreadable: tuple[str, ...] = ()  # a line about each file that cannot be read
+    is_disk_full: bool = False  # whether nothing more can be written; only asked for as long as there is no result
 
     @property
     def job_id(self) -> str | None:
@@ -108,7 +110,7 @@ class FactReader:
         self._plan = self._plan or self._read(layout.plan, PLAN, _RECORD_TIP) or {}
         with store.file_system_errors(layout.root, "read"):
             allocations = store.list_numbers(layout.allocations)
-            numbers = store.list_numbers(layout.attempts)
+            numbers = list_attempts(layout)
         allocation = self._allocation(allocations[-1]) if allocations else {}
         submission = self._read(layout.submission, SUBMISSION, _RECORD_TIP) or {}
         requests = list(store.read_lines(layout.requests))
@@ -136,6 +138,7 @@ class FactReader:
             notice=self._notice(start),
             unreadable=tuple(self._unreadable),
             chained=chained,
+            is_disk_full=result is None and is_full(layout.root),
         )
 
     def _latest_start(self, allocations: Sequence[int]) -> Mapping[int, str]:
@@ -240,6 +243,26 @@ class FactReader:
         if claim and world:
             self._complete[number] = facts
         return facts
+
+
+def list_attempts(layout: RunLayout) -> list[int]:
+    """Return the numbers of a run's attempts; the folder of one that could not be opened after the last is none.
+
+    Raises:
+        RunDirectoryError: the attempts cannot be listed.
+    """
+    numbers = store.list_numbers(layout.attempts)
+    while numbers and not _is_claimed(layout, numbers[-1]):
+        numbers.pop()
+    return numbers
+
+
+def _is_claimed(layout: RunLayout, attempt: int) -> bool:
+    """Return whether an attempt has a claim; a listing is asked, as NFS may hide a new name from an open."""
+    try:
+        return os.path.basename(layout.claim(attempt)) in os.listdir(layout.attempt(attempt))
+    except OSError:
+        return True  # and reading the claim says what is the matter
 
 
 def attempt_of_rank(layout: RunLayout, attempt: int, rank: int) -> int:

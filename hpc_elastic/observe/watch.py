@@ -3,15 +3,18 @@
 Theory of operation: each look reads the run directory. The scheduler is asked when the pause since the last
 question is over, and when the job was started since; the pause grows from 1 s to 10 s while its answer stays the
 same. When it calls the job terminal and there is still no result, the result is made here: at once where no agent
-can be about to write one, else when that has been so for `SETTLE_S`, or nothing was written for as long.
+can be about to write one, else when that has been so for `SETTLE_S`, or nothing was written for as long. A result that
+cannot be written, to a full disk say, is this process's own word: the run is over for it all the same.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
+from hpc_elastic.errors import FileSystemError
 from hpc_elastic.observe import diagnosis
 from hpc_elastic.observe.facts import FactReader, Facts, agent_complaint, last_line, latest_change
 from hpc_elastic.observe.snapshot import Snapshot, ask_scheduler, is_same_scheduler, make_snapshot, unknown_here
@@ -73,6 +76,9 @@ class RunWatch:
         self._note: str | None = None
         self._was_known = False  # the scheduler knew the job before
         self._over_since: float | None = None
+        self.is_stop_requested = False  # by this process; a full disk may have kept the request from the directory
+        self.unwritten: Mapping[str, Any] | None = None  # the result, if it could not be written
+        self._why_unwritten = ""
         self._refreshed = clock()
 
     def look(self) -> Snapshot:
@@ -90,19 +96,25 @@ class RunWatch:
             RunDirectoryError: the run directory cannot be read.
         """
         self._refresh()
-        return self._reader.read()
+        return self._read()
 
     def conclude(self, facts: Facts) -> Snapshot:
         """Ask the scheduler if that is due and return the snapshot: the second half of `look`.
 
         Raises:
-            RunDirectoryError: the run directory cannot be read, or the result not be written.
+            RunDirectoryError: the run directory cannot be read.
         """
         if facts.result is None:
             self._ask(facts)
             if self._settle(facts):
-                facts = self._reader.read()
+                facts = self._read()
+        if facts.result is None and self.unwritten is not None:
+            return make_snapshot(replace(facts, result=self.unwritten), self.job, self._why_unwritten)
         return make_snapshot(facts, self.job, self._note if facts.result is None else None)
+
+    def _read(self) -> Facts:
+        facts = self._reader.read()
+        return replace(facts, is_stop_requested=True) if self.is_stop_requested else facts
 
     def _refresh(self) -> None:
         """Make an NFS client drop its cached absence of `result.json` now and then, unless the job is pending."""
@@ -136,13 +148,14 @@ class RunWatch:
             self.job, self._note = None, unknown_here(facts)
 
     def _settle(self, facts: Facts) -> bool:
-        """Write the missing result if it is time; return whether there is a result now."""
+        """Write the missing result if it is time; return whether there is a result now, if only in this process."""
+        self.unwritten = None
         if self._over_since is None:
             return False
         from hpc_elastic.observe import settle
 
         now = settle.file_system_now(self.layout)
-        fresh = self._reader.read()  # what the job wrote last may have come between `facts` and the scheduler's word
+        fresh = self._read()  # what the job wrote last may have come between `facts` and the scheduler's word
         if fresh.result is not None or fresh.allocations != facts.allocations:
             return True
         script_word = last_line(fresh.script_output) if fresh.script_output else ""
@@ -152,7 +165,11 @@ class RunWatch:
         waited = max(self._clock() - self._over_since, now - latest_change(self.layout))
         if not missing.is_certain and waited < self._settle_s:
             return False
-        settle.settle(self.layout, fresh, missing)
+        try:
+            settle.settle(self.layout, fresh, missing)
+        except FileSystemError as error:  # a full disk, or somebody else's run
+            self.unwritten = settle.unwritten_result(self.layout, fresh, missing)
+            self._why_unwritten = settle.unwritten_note(error)
         return True
 
 

@@ -108,7 +108,7 @@ def test_all_ranks_load_from_disk_if_a_spare_without_a_state_takes_a_place(slurm
     slurm.boot("node2")
     chosen = [event["message"] for event in events(run) if event["name"] == "state.chosen"]
     assert chosen == [
-        "attempt 2: all ranks load from disk: node4 holds no state in memory",
+        "attempt 2: all ranks load from disk: node4 holds no state of its ranks in memory",
         f"attempt 3: all ranks can go on at step {first}, which is in memory",
     ]
 
