@@ -162,8 +162,7 @@ class Member:
             return self._end(message)
         if isinstance(message, messages.GiveNotice):
             self._has_notice = True
-            hold = HoldForNotice(attempt=message.attempt, notice=message.notice)
-            return [hold] if message.attempt == self.attempt else []
+            return self._noticed(message) if message.attempt == self.attempt else []
         if isinstance(message, messages.NoticeFrom):
             name = NameNotice(attempt=message.attempt, first=message.first)
             return [name] if message.attempt == self.attempt else []
@@ -337,6 +336,11 @@ class Member:
         self._is_finished = True
         again = self._global_ranks(self._exits.again)
         return [SendToHead(message=messages.Finished(attempt=self.attempt, again=again, held=held))]
+
+    def _noticed(self, message: messages.GiveNotice) -> list[Action]:
+        if self.phase in AT_WORK:
+            return [HoldForNotice(attempt=message.attempt, notice=message.notice)]
+        return [SendToHead(message=messages.NoticePolls(attempt=message.attempt, made=None))]
 
     def polls_counted(self, attempt: int, made: NoticeCounts) -> list[Action]:
         """Tell the head how many calls the workers have made that ask for a notice; later ones wait.

@@ -181,18 +181,21 @@ class GiveNotice:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NoticePolls:
-    """Member to head: the largest numbers of calls that the node's workers have made; later ones wait."""
+    """Member to head: the largest numbers of calls that the node's workers have made; later ones wait.
+
+    None where the workers were being stopped before the notice came: then no call of theirs waits.
+    """
 
     KIND: ClassVar[str] = "notice_polls"
     attempt: int
-    made: NoticeCounts
+    made: NoticeCounts | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NoticeFrom:
     """Head to member: the numbers of the first calls that hear of the notice, the same on all nodes that share a store.
 
-    The calls that wait may go on.
+    The calls that wait may go on. Numbers of 0 say that no call of this attempt hears of it.
     """
 
     KIND: ClassVar[str] = "notice_from"

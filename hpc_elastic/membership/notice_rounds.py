@@ -7,9 +7,10 @@ When the head knows it of all nodes that share the store, it names the largest n
 anywhere, and every call before it, waiting or over, is answered as if there were no notice.
 
 Workers that are told to stop meanwhile have their grace, and go on being asked: a call that waited for it all would
-cost what the workers save in it. A member whose workers have ended says how many calls they had made, and a lost one
-is not waited for. If the head is lost, the members kill all workers, the waiting ones too. The workers of an attempt
-that is opened after a notice hear of it at their first call: that needs no agreement.
+cost what the workers save in it. Where a member is lost before it has answered, or stops its workers already when it is
+told of the notice, no call of the attempt hears of it. If the head is lost, the members kill all workers, the waiting
+ones too. The workers of an attempt that is opened after a notice hear of it at their first call: that needs no
+agreement.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from hpc_elastic.membership.roster import Roster, RosterEntry
 from hpc_elastic.rundir.records import NoticeReason
 
 NEVER = float("inf")
-NOBODY = NoticeCounts(polls=0, beats=0)
+NOBODY = NoticeCounts(polls=0, beats=0)  # as the calls of a node that has made none, and as the first that hears
 
 
 @dataclass(slots=True, kw_only=True)
@@ -38,18 +39,21 @@ class _Round:
 
     def answered(self, node: str) -> list[Action]:
         """Wait for one node less; once all have answered, name the first call that hears of the notice."""
-        if node not in self.silent:
-            return []
-        self.silent.remove(node)
+        self.silent.discard(node)
         if self.silent:
             return []
         first = NoticeCounts(polls=self.made.polls + 1, beats=self.made.beats + 1)
         text = f"the workers hear of the notice from poll {first.polls} and heartbeat {first.beats} on"
+        return [Log(text=text, level="debug"), *self._names(first)]
+
+    def given_up(self) -> list[Action]:
+        """Have no call of the attempt hear of the notice."""
+        self.silent.clear()
+        return self._names(NOBODY)
+
+    def _names(self, first: NoticeCounts) -> list[Action]:
         named = NoticeFrom(attempt=self.attempt, first=first)
-        return [
-            Log(text=text, level="debug"),
-            *(SendToMember(node=each, message=named) for each in sorted(self.members)),
-        ]
+        return [SendToMember(node=each, message=named) for each in sorted(self.members)]
 
 
 class NoticeRounds:
@@ -122,15 +126,21 @@ class NoticeRounds:
         waiting = self._rounds.get(self._key(member))
         if waiting is None or message.attempt != member.attempt or member.node not in waiting.silent:
             return []
+        if message.made is None:
+            return waiting.given_up()
         waiting.made = _larger(waiting.made, message.made)
         return waiting.answered(member.node)
 
     def lost(self, node: str) -> list[Action]:
-        """Wait for the calls of a lost node no more: workers that are being stopped have their grace without it."""
+        """Have no call hear that waits for the answer of a lost node, whose workers may have made any number of calls.
+
+        The workers of its attempt are stopped, and those of the next one hear of the notice at their first call.
+        """
         told: list[Action] = []
         for waiting in self._rounds.values():
             waiting.members.discard(node)
-            told += waiting.answered(node)
+            if node in waiting.silent:
+                told += waiting.given_up()
         return told
 
     def _key(self, member: RosterEntry) -> tuple[int, str | None]:

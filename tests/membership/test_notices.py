@@ -103,15 +103,38 @@ def test_the_call_is_named_though_the_workers_are_being_stopped() -> None:
     )
 
 
-def test_a_lost_node_is_not_waited_for() -> None:
-    """Workers that save, or are stopped with their grace, would wait for it in vain."""
+def test_no_call_hears_if_a_node_is_lost_that_has_not_answered() -> None:
+    """Its workers may have made any number of calls; those of the others would wait in vain while they are stopped."""
     script = HeadScript(3)
     script.run()
     give(script)
     polls(script, 0, 3)
-    polls(script, 1, 5)
     named = sent(script.head.lost("node2", "it is gone", script.now, is_gone=True), NoticeFrom)
-    assert named == dict.fromkeys(("node0", "node1"), NoticeFrom(attempt=1, first=NoticeCounts(polls=6, beats=1)))
+    assert named == dict.fromkeys(("node0", "node1"), NoticeFrom(attempt=1, first=NoticeCounts(polls=0, beats=0)))
+    assert not polls(script, 1, 5)
+
+
+def test_no_call_hears_if_workers_were_being_stopped_before_the_notice() -> None:
+    script = HeadScript(3)
+    script.run()
+    give(script)
+    polls(script, 0, 3)
+    named = sent(script.say(2, NoticePolls(attempt=1, made=None)), NoticeFrom)
+    assert named == dict.fromkeys(
+        ("node0", "node1", "node2"), NoticeFrom(attempt=1, first=NoticeCounts(polls=0, beats=0))
+    )
+    assert not polls(script, 1, 5)
+
+
+def test_a_node_that_is_lost_after_its_answer_changes_nothing() -> None:
+    script = HeadScript(2)
+    script.run()
+    give(script)
+    polls(script, 1, 3)
+    assert not sent(script.head.lost("node1", "it is gone", script.now, is_gone=True), NoticeFrom)
+    assert sent(polls(script, 0, 5), NoticeFrom) == {
+        "node0": NoticeFrom(attempt=1, first=NoticeCounts(polls=6, beats=1))
+    }
 
 
 def test_the_workers_of_a_later_attempt_hear_of_it_at_their_first_call() -> None:
@@ -296,17 +319,27 @@ def test_has_its_workers_wait_and_tells_how_often_they_have_asked() -> None:
     assert member.phase is MemberPhase.WORKING
 
 
-def test_workers_that_are_being_stopped_take_part_and_those_of_no_attempt_do_not() -> None:
-    """A call of theirs, or of a rank on another node, would wait for as long as they have to save."""
-    member = stopping()
-    assert member.received(GiveNotice(attempt=1, notice=GIVEN), 1) == [HoldForNotice(attempt=1, notice=GIVEN)]
+def test_a_stop_does_not_end_the_wait_for_the_call_that_hears() -> None:
+    """A call of these workers, or of a rank on another node, would wait for as long as they have to save."""
+    member = working()
+    member.received(GiveNotice(attempt=1, notice=GIVEN), 1)
+    member.received(Stop(attempt=1, manner=StopManner.GRACE, reason="a person has stopped the run"), 1)
+    assert member.phase is MemberPhase.STOPPING
     made, named = NoticeCounts(polls=3, beats=4), NoticeFrom(attempt=1, first=NoticeCounts(polls=7, beats=8))
     assert told(member.polls_counted(1, made)) == [NoticePolls(attempt=1, made=made)]
     assert member.received(named, 2) == [NameNotice(attempt=1, first=named.first)]
-    for other, attempt in ((joining(), 1), (working(), 2)):
-        assert not other.received(GiveNotice(attempt=attempt, notice=GIVEN), 1)
-        assert not other.received(replace(named, attempt=attempt), 1)
-        assert not other.polls_counted(attempt, made)
+
+
+def test_says_so_if_its_workers_are_being_stopped_already() -> None:
+    assert told(stopping().received(GiveNotice(attempt=1, notice=GIVEN), 1)) == [NoticePolls(attempt=1, made=None)]
+
+
+def test_passes_over_a_notice_for_another_attempt() -> None:
+    named = NoticeFrom(attempt=1, first=NoticeCounts(polls=7, beats=8))
+    for member, attempt in ((joining(), 1), (working(), 2)):
+        assert not member.received(GiveNotice(attempt=attempt, notice=GIVEN), 1)
+        assert not member.received(replace(named, attempt=attempt), 1)
+        assert not member.polls_counted(attempt, NoticeCounts(polls=1, beats=1))
 
 
 def test_a_worker_that_exits_75_after_a_notice_has_not_failed() -> None:

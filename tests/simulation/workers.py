@@ -264,7 +264,8 @@ class Workers:
         return NoticeCounts(polls=polls, beats=3 * polls)
 
     def name_notice(self, attempt: int, first: NoticeCounts) -> None:
-        require(first.beats - 1 == 3 * (first.polls - 1), f"beats are named otherwise than polls: {first}")
+        is_none, is_alike = first.polls == first.beats == NO_NOTICE, first.beats - 1 == 3 * (first.polls - 1)
+        require(is_none or is_alike, f"beats are named otherwise than polls: {first}")
         if self._notice == (attempt, WAIT):
             self._notice = (attempt, first.polls)
 
