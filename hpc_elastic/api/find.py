@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 
-from hpc_elastic.api.identity import working_directory
+from hpc_elastic.api.identity import owner_of, working_directory
 from hpc_elastic.api.known_runs import find_task, is_array, is_of_this_folder, is_run_directory, known_runs
 from hpc_elastic.errors import RunDirectoryError, UsageError
 from hpc_elastic.rundir.index import IndexEntry
@@ -143,21 +143,8 @@ def _check_permission(layout: RunLayout) -> None:
         os.stat(layout.plan)
     except PermissionError as error:
         raise RunDirectoryError(
-            f"{layout.root}: permission denied", tip=f"{_owner(layout.root)} may look at it, and `chmod` it for others"
+            f"{layout.root}: permission denied",
+            tip=f"{owner_of(layout.root)} may look at it, and `chmod` it for others",
         ) from error
     except OSError:
         return
-
-
-def _owner(path: str) -> str:
-    """Return the owner of the directory, or of the nearest parent that can be seen."""
-    import pwd
-
-    while True:
-        try:
-            user = os.stat(path).st_uid
-            return pwd.getpwuid(user).pw_name
-        except PermissionError:
-            path = os.path.dirname(path)
-        except KeyError:
-            return f"user {user}"
