@@ -8,12 +8,13 @@ to say so; a run of another folder is never stopped unless it was named.
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Callable, Sequence
 
 from hpc_elastic.api.identity import owner_of, working_directory
 from hpc_elastic.api.known_runs import find_task, is_array, is_of_this_folder, is_run_directory, known_runs
-from hpc_elastic.errors import RunDirectoryError, UsageError
+from hpc_elastic.errors import HpcElasticError, RunDirectoryError, UsageError
 from hpc_elastic.rundir.index import IndexEntry
 from hpc_elastic.rundir.layout import ArrayLayout, RunLayout
 
@@ -74,6 +75,15 @@ def find_run_or_array(wanted: str | None, *, say: Callable[[str], None] | None =
         f"no run {wanted!r}: it is no run directory, and no run has that name or job id",
         tip="`hpc-elastic list` shows the runs",
     )
+
+
+def name_for_commands(layout: RunLayout, job_id: str | None) -> str:
+    """Return the job id if it means this run here, else its directory: a moved run, another user's or cluster's."""
+    if job_id is not None:
+        with contextlib.suppress(HpcElasticError):
+            if os.path.realpath(find_run(job_id).root) == os.path.realpath(layout.root):
+                return job_id
+    return layout.root
 
 
 def find_to_stop(wanted: str | None) -> RunLayout | ArrayLayout | Sequence[IndexEntry]:

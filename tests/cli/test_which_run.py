@@ -485,3 +485,21 @@ def test_cancel_takes_no_other_run_of_this_folder_for_one_that_cannot_be_read(
     assert f"{newer}/result.json cannot be read: it is empty" in error
     assert "1 run of this folder is not over, and 1 cannot be read" in error
     assert cancelled(slurm) == []
+
+
+@pytest.mark.parametrize("verb", ["status", "explain"])
+def test_commands_to_go_on_with_name_the_directory_if_the_job_id_means_another_run_or_none(
+    tmp_path: Path, workplace: Path, slurm: FakeSlurm, capsys: Capture, verb: str
+) -> None:
+    foreign = RunBuilder(tmp_path / "of another cluster").submit("1").allocate().open_attempt(1).layout.root
+    job, run_dir = "", ""
+    for is_known in (False, True):  # nobody knows its job id here; then a run of this folder has the same one
+        if is_known:
+            job, run_dir = submit(workplace, capsys)
+        assert main([verb, foreign]) == 0
+        said = capsys.readouterr().out
+        assert f"hpc-elastic logs '{foreign}' --follow" in said
+        assert "hpc-elastic logs 1 " not in said
+    end(run_dir)
+    assert main([verb, run_dir]) == 0
+    assert f"hpc-elastic logs {job}\n" in capsys.readouterr().out
