@@ -136,6 +136,11 @@ def require_run_directory(path: str) -> RunLayout:
     _check_permission(RunLayout(path))
     if not os.path.isdir(path):
         raise RunDirectoryError(f"there is no directory {path}", tip="`hpc-elastic list` shows the runs")
+    if is_array(path):
+        raise RunDirectoryError(
+            f"{path} is the folder of an array of runs, expected the directory of one run",
+            tip=f"name a task of it, such as {os.path.join(path, '0')}",
+        )
     if not is_run_directory(path):
         raise RunDirectoryError(
             f"{path} is not a run directory: there is no plan.json in it", tip="`hpc-elastic list` shows the runs"

@@ -327,6 +327,12 @@ def test_python_finds_no_run_of_another_folder(a: Path, b: Path, slurm: FakeSlur
     assert Run.find("digits").run_dir == run_dir
 
 
+def test_python_finds_a_run_by_a_number_and_by_a_path(workplace: Path, slurm: FakeSlurm, capsys: Capture) -> None:
+    job, run_dir = submit(workplace, capsys, "--run-dir", "mine")
+    assert Run.find(int(job)).run_dir == run_dir
+    assert Run.find(Path("mine")).run_dir == run_dir
+
+
 @pytest.mark.long
 def test_run_that_the_index_lost_is_found_below_its_folder(a: Path, b: Path, slurm: FakeSlurm, capsys: Capture) -> None:
     job, run_dir = submit(a, capsys)
