@@ -88,6 +88,8 @@ def read_result(layout: RunLayout) -> RunResult:
         RunDirectoryError: the run is not over, or a value cannot be unpickled here.
     """
     data = store.read_json(layout.result)
+    if data is None:
+        raise RunDirectoryError(f"there is no {layout.result}: the run is not over, or nobody could write it")
     try:
         record = from_json(records.RunResultRecord, data)
     except DecodeError as error:

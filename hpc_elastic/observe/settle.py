@@ -5,7 +5,9 @@ from __future__ import annotations
 import contextlib
 import os
 import time
+from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
 from hpc_elastic.codec import from_json, to_json
 from hpc_elastic.errors import RunDirectoryError
@@ -33,6 +35,12 @@ def settle(layout: RunLayout, facts: Facts, missing: MissingResult) -> bool:
     with contextlib.suppress(RunDirectoryError):  # only for a script that is run by hand later
         store.write_bytes(layout.exit_code, f"{int(missing.exit_code)}\n".encode())
     return True
+
+
+def result_of(facts: Facts, missing: MissingResult) -> Mapping[str, Any]:
+    """Return the record that `settle` would write."""
+    record: Mapping[str, Any] = to_json(_result(facts, missing, time.time()))
+    return record
 
 
 def file_system_now(layout: RunLayout) -> float:

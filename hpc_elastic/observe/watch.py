@@ -3,15 +3,18 @@
 Theory of operation: each look reads the run directory. The scheduler is asked when the pause since the last
 question is over, and when the job was started since; the pause grows from 1 s to 10 s while its answer stays the
 same. When it calls the job terminal and there is still no result, the result is made here: at once where no agent
-can be about to write one, else when that has been so for `SETTLE_S`, or nothing was written for as long.
+can be about to write one, else when that has been so for `SETTLE_S`, or nothing was written for as long. Where it
+cannot be written (another user's run, a full disk, a read-only mount) the run has ended all the same, as a note says.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from hpc_elastic.errors import FileSystemError
 from hpc_elastic.observe import diagnosis
 from hpc_elastic.observe.facts import FactReader, Facts, agent_complaint, last_line, latest_change
 from hpc_elastic.observe.snapshot import Snapshot, ask_scheduler, is_same_scheduler, make_snapshot, unknown_here
@@ -76,7 +79,7 @@ class RunWatch:
         self._refreshed = clock()
 
     def look(self) -> Snapshot:
-        """Return a snapshot of the run; write its result if no agent will.
+        """Return a snapshot of the run; write its result if no agent will, and if it can be written.
 
         Raises:
             RunDirectoryError: the run directory cannot be read.
@@ -96,13 +99,14 @@ class RunWatch:
         """Ask the scheduler if that is due and return the snapshot: the second half of `look`.
 
         Raises:
-            RunDirectoryError: the run directory cannot be read, or the result not be written.
+            RunDirectoryError: the run directory cannot be read.
         """
+        note = None
         if facts.result is None:
             self._ask(facts)
-            if self._settle(facts):
-                facts = self._reader.read()
-        return make_snapshot(facts, self.job, self._note if facts.result is None else None)
+            facts, problem = self._settle(facts)
+            note = self._note if facts.result is None else problem
+        return make_snapshot(facts, self.job, note)
 
     def _refresh(self) -> None:
         """Make an NFS client drop its cached absence of `result.json` now and then, unless the job is pending."""
@@ -135,25 +139,28 @@ class RunWatch:
         elif not (self._was_known or facts.is_stop_requested or is_same_scheduler(facts)):
             self.job, self._note = None, unknown_here(facts)
 
-    def _settle(self, facts: Facts) -> bool:
-        """Write the missing result if it is time; return whether there is a result now."""
+    def _settle(self, facts: Facts) -> tuple[Facts, str | None]:
+        """Write the missing result if it is time; return the facts as they are then, and why it is not written."""
         if self._over_since is None:
-            return False
+            return facts, None
         from hpc_elastic.observe import settle
 
         now = settle.file_system_now(self.layout)
         fresh = self._reader.read()  # what the job wrote last may have come between `facts` and the scheduler's word
         if fresh.result is not None or fresh.allocations != facts.allocations:
-            return True
+            return self._reader.read(), None
         script_word = last_line(fresh.script_output) if fresh.script_output else ""
         missing = diagnosis.missing_result(fresh, self.job, script_word, complaint=agent_complaint(fresh))
         if missing is None:
-            return False
+            return facts, None
         waited = max(self._clock() - self._over_since, now - latest_change(self.layout))
         if not missing.is_certain and waited < self._settle_s:
-            return False
-        settle.settle(self.layout, fresh, missing)
-        return True
+            return facts, None
+        try:
+            settle.settle(self.layout, fresh, missing)
+        except FileSystemError as error:
+            return replace(fresh, result=settle.result_of(fresh, missing)), error.message
+        return self._reader.read(), None
 
 
 def watch(

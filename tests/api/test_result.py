@@ -181,5 +181,5 @@ def test_a_run_that_failed_otherwise_raises_no_rendezvous_time_out(tmp_path: Pat
 
 
 def test_a_run_that_is_not_over_has_no_result(tmp_path: Path) -> None:
-    with pytest.raises(RunDirectoryError, match=r"result\.json is not a run's result"):
+    with pytest.raises(RunDirectoryError, match=r"there is no .*result\.json: the run is not over"):
         read_result(RunLayout(str(tmp_path)))
