@@ -15,6 +15,7 @@ import pytest
 from hpc_elastic.api.run import Run
 from hpc_elastic.cli.main import main
 from hpc_elastic.errors import UsageError
+from hpc_elastic.rundir import store
 from hpc_elastic.rundir.index import index_path
 from hpc_elastic.rundir.layout import RunLayout
 from tests.cli.conftest import FakeSlurm
@@ -325,6 +326,21 @@ def test_python_finds_no_run_of_another_folder(a: Path, b: Path, slurm: FakeSlur
     with pytest.raises(UsageError, match="no run was submitted in this folder"):
         Run.find()
     assert Run.find("digits").run_dir == run_dir
+
+
+@pytest.mark.parametrize("how", ["chained", "by hand"])
+def test_a_run_is_found_by_the_id_of_a_later_job(workplace: Path, slurm: FakeSlurm, capsys: Capture, how: str) -> None:
+    _, run_dir = submit(workplace, capsys)
+    run = RunBuilder.at(Path(run_dir), "1").allocate()
+    if how == "chained":  # the job waits for the end of the allocation
+        store.append_line(run.layout.requests, {"format_version": 1, "kind": "chain", "allocation": 1, "id": "63"})
+    else:
+        run.allocate(2, job_id="63")
+    for verb in ("status", "cancel"):
+        assert main([verb, "62"]) == 2
+        assert "no run '62'" in capsys.readouterr().err
+    assert main(["status", "63"]) == 0
+    assert f"run directory  {run_dir}\n" in capsys.readouterr().out
 
 
 def test_python_finds_a_run_by_a_number_and_by_a_path(workplace: Path, slurm: FakeSlurm, capsys: Capture) -> None:
