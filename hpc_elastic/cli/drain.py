@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from hpc_elastic.api.requests import make_request
+from hpc_elastic.api.requests import make_request, send
 from hpc_elastic.cli.arguments import VerbParser, add_run
 from hpc_elastic.cli.next_attempt import ask_and_wait, ask_to_set_aside, choose_at_work
 from hpc_elastic.errors import UsageError
@@ -44,6 +44,10 @@ def main(argv: Sequence[str]) -> int:
             tip="`hpc-elastic restart` starts the workers again on the same nodes",
         )
     request = make_request("drain", node=arguments.node, reason="hpc-elastic drain")
+    if snapshot.state.value == "REQUEUED":  # no head is there, and the next one reads all requests
+        send(layout, request)
+        print(f"{snapshot.name}: {arguments.node} will get no workers when the job has started again")
+        return 0
     if arguments.node not in snapshot.nodes:  # nothing has to stop
         why = ask_to_set_aside(layout, request, arguments.node)
         is_lost = arguments.node in snapshot.lost_nodes
