@@ -98,7 +98,9 @@ def test_array_has_a_line_for_each_task(
     columns: str, tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLUMNS", columns)
-    folder = make_array(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "hpc-elastic-runs").mkdir()  # where its job id is known
+    folder = make_array(tmp_path / "hpc-elastic-runs")
     assert main(["explain", str(folder)]) == 0
     text = capsys.readouterr().out
     lines = [line for line in text.splitlines() if not line.startswith("  ")]
