@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterable
 
 from hpc_elastic.failures.classes import MEANINGS, FailureClass
+from hpc_elastic.observe.diagnosis import JOB_CANCELLED
 from hpc_elastic.observe.explain_facts import (
     ExplainFacts,
     attempt_after,
@@ -114,6 +115,8 @@ def advice_of(facts: ExplainFacts, failure_class: str | None) -> Iterable[str]:
     about = _about_failure(facts, failure_class)
     if about:
         yield about
+    if (facts.snapshot.cause or "").startswith(JOB_CANCELLED):
+        return  # by a person, and nothing has to be found out
     is_end = facts.snapshot.is_over and attempt_after(facts.snapshot, facts.attempt) is None
     if is_end and (advice := _BY_REASON.get(facts.snapshot.reason or "", "")):
         yield advice
