@@ -21,7 +21,7 @@ from hpc_elastic.observe.facts import attempt_of_rank
 from hpc_elastic.observe.rank_output import read_output
 from hpc_elastic.observe.snapshot import Snapshot, take_snapshot
 from hpc_elastic.observe.watch import LOOK_S, RunWatch
-from hpc_elastic.rundir import store
+from hpc_elastic.rundir.attempts import list_attempts
 from hpc_elastic.rundir.record_file import SUBMISSION, read_record
 from hpc_elastic.rundir.records import Event
 
@@ -139,7 +139,7 @@ class Run:
         if stream not in ("stdout", "stderr"):
             raise UsageError(f"stream is {stream!r}, expected stdout or stderr")
         layout = require_run_directory(self.run_dir)
-        attempts = store.list_numbers(layout.attempts)
+        attempts = list_attempts(layout)
         if attempt is None:
             attempt = attempt_of_rank(layout, attempts[-1], rank) if attempts else 1
         return read_output(layout, attempt, rank, is_stderr=stream == "stderr").decode("utf-8", "replace")

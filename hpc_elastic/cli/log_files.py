@@ -11,6 +11,7 @@ from hpc_elastic.observe.facts import attempt_of_rank
 from hpc_elastic.observe.rank_output import has_output, ranks_with_output
 from hpc_elastic.observe.tail import RankTail, Tail
 from hpc_elastic.rundir import store
+from hpc_elastic.rundir.attempts import list_attempts
 from hpc_elastic.rundir.layout import RunLayout
 from hpc_elastic.rundir.record_file import ALLOCATION, SUBMISSION, read_record
 
@@ -25,7 +26,7 @@ def choose_tails(layout: RunLayout, arguments: Namespace) -> list[Tail]:
     """
     if arguments.node is not None:
         return [Tail(_agent_file(layout, arguments.node))]
-    attempts = store.list_numbers(layout.attempts)
+    attempts = list_attempts(layout)
     if arguments.script or (not attempts and arguments.rank is None and arguments.attempt is None):
         return [Tail(_script_file(layout, is_asked_for=arguments.script))]
     rank = arguments.rank or 0
@@ -50,7 +51,7 @@ def choose_filtered(layout: RunLayout, arguments: Namespace) -> list[tuple[str, 
     Raises:
         UsageError: there is none; no filter was given, or nothing is teed on the node.
     """
-    attempt = arguments.attempt if arguments.attempt is not None else (store.list_numbers(layout.attempts) or [0])[-1]
+    attempt = arguments.attempt if arguments.attempt is not None else (list_attempts(layout) or [0])[-1]
     nodes = [arguments.node] if arguments.node is not None else _node_names(layout)
     files = [
         (path, target)

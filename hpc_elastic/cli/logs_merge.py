@@ -20,6 +20,7 @@ from hpc_elastic.observe.log_streams import AnyStream, Batch, merge, open_stream
 from hpc_elastic.observe.roster import RankPlace, read_roster
 from hpc_elastic.rank_set import RankSetError, format_ranks, parse_ranks
 from hpc_elastic.rundir import store
+from hpc_elastic.rundir.attempts import list_attempts
 from hpc_elastic.rundir.layout import RunLayout
 from hpc_elastic.units import parse_duration
 
@@ -346,7 +347,7 @@ def failed_ranks(layout: RunLayout, attempt: int) -> tuple[int, ...]:
 
 
 def _attempt(layout: RunLayout, choice: Choice) -> int | None:
-    attempts = store.list_numbers(layout.attempts)
+    attempts = list_attempts(layout)
     if not attempts:
         raise UsageError("no rank has written yet: there is no attempt", tip="`hpc-elastic status` says why")
     if choice.attempt is not None:

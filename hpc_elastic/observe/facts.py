@@ -20,6 +20,7 @@ from hpc_elastic.observe.nodes import AttemptNodes, NodeNotes, NodesBeside, find
 from hpc_elastic.observe.roster import read_roster
 from hpc_elastic.rundir import store
 from hpc_elastic.rundir.allocation_ends import describe_end, describe_reason
+from hpc_elastic.rundir.attempts import list_attempts
 from hpc_elastic.rundir.complaint import last_lines, read_complaint
 from hpc_elastic.rundir.layout import RunLayout
 from hpc_elastic.rundir.record_file import ALLOCATION, ATTEMPT, PLAN, RESULT, SUBMISSION, Shape, read_record
@@ -108,7 +109,7 @@ class FactReader:
         self._plan = self._plan or self._read(layout.plan, PLAN, _RECORD_TIP) or {}
         with store.file_system_errors(layout.root, "read"):
             allocations = store.list_numbers(layout.allocations)
-            numbers = store.list_numbers(layout.attempts)
+            numbers = list_attempts(layout)
         allocation = self._allocation(allocations[-1]) if allocations else {}
         submission = self._read(layout.submission, SUBMISSION, _RECORD_TIP) or {}
         requests = list(store.read_lines(layout.requests))

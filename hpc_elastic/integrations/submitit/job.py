@@ -22,6 +22,7 @@ from hpc_elastic.observe.facts import attempt_of_rank
 from hpc_elastic.observe.rank_output import has_output, read_output
 from hpc_elastic.observe.watch import LOOK_S
 from hpc_elastic.rundir import store
+from hpc_elastic.rundir.attempts import list_attempts
 from hpc_elastic.rundir.layout import RunLayout
 
 if TYPE_CHECKING:
@@ -72,7 +73,7 @@ class HpcElasticJob(core.Job[R]):
         if not run_link(self._paths).exists():
             return self._paths
         layout, rank = self.layout, self.task_id or 0
-        attempts = store.list_numbers(layout.attempts) or [1]
+        attempts = list_attempts(layout) or [1]
         attempt = attempt_of_rank(layout, attempts[-1], rank)
         return RunPaths(self._paths._folder, self.job_id, self.task_id, layout=layout, attempt=attempt)
 
