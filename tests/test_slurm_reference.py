@@ -158,10 +158,12 @@ def test_every_option_and_field_of_squeue_has_a_row() -> None:
     assert named("squeue") == options_of("squeue") | fields
 
 
+@pytest.mark.long
 def test_every_option_and_field_of_sacct_has_a_row() -> None:
     assert named("sacct") == options_of("sacct") | {*commands.ACCOUNTING_FIELDS}
 
 
+@pytest.mark.long
 def test_every_use_of_the_other_commands_has_a_row() -> None:
     used = {f"{program} {option}" for program in ("scancel", "sinfo") for option in options_of(program)}
     used |= {f"scontrol {line[1]}" for line in [*built_commands(), *written_commands()] if line[0] == "scontrol"}

@@ -24,6 +24,7 @@ WHOLLY_VARIANTS = {
     "compat/test_crash_and_resume.py",
     "compat/test_surroundings.py",
     "integration/test_local_training.py",
+    "integration/test_slurm_copies.py",
     "integration/test_slurm_hydra.py",
     "integration/test_slurm_snapshot.py",
     "integration/test_slurm_survival_surroundings.py",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import shlex
 import time
 from collections.abc import Callable
@@ -15,6 +14,7 @@ from hpc_elastic.errors import ExitCode, HpcElasticError, RunDirectoryError
 from hpc_elastic.observe.snapshot import Snapshot
 from hpc_elastic.observe.watch import RunWatch, watch
 from hpc_elastic.rundir import store
+from hpc_elastic.rundir.full_disk import is_for_want_of_space
 from hpc_elastic.rundir.layout import RunLayout
 from hpc_elastic.scheduler.protocol import Scheduler
 from hpc_elastic.scheduler.registry import make_scheduler
@@ -23,7 +23,6 @@ REACTION_S = 15.0  # beyond the grace: the head sees the request, stops all, wri
 ENDING_S = 90.0  # for the scheduler: its own TERM, KillWait (30 s by default), KILL, epilogs
 SETTLE_S = 5.0  # a cancelled job's agents are dead; their last writes are visible after this time
 _DEFAULT_GRACE_S = 60.0
-_FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 class StillRunningError(HpcElasticError):
@@ -53,14 +52,16 @@ def cancel_run(layout: RunLayout, snapshot: Snapshot, *, by: str, say: Callable[
     check_no_copy(layout.root)
     scheduler = make_scheduler(snapshot.scheduler, run_dir=layout.root)
     run_watch = RunWatch(layout, in_background(scheduler), settle_s=SETTLE_S)
-    if _ask(layout, by, say) and _has_agents(snapshot):
+    is_asked = ask_if_possible(layout, by, say)
+    run_watch.is_stop_requested = True
+    if is_asked and _has_agents(snapshot):
         grace_s = grace_of(layout)
         say(f"asked {snapshot.name} to stop; its workers have {grace_s:g} s")
         snapshot = _look_until_over(run_watch, grace_s + REACTION_S)
     return snapshot if snapshot.is_over else _cancel_job(layout, snapshot, scheduler, run_watch, say)
 
 
-def _ask(layout: RunLayout, by: str, say: Callable[[str], None]) -> bool:
+def ask_if_possible(layout: RunLayout, by: str, say: Callable[[str], None]) -> bool:
     """Ask the agents to stop, and return whether that is written down: a full disk keeps nobody from a cancel.
 
     Raises:
@@ -69,8 +70,7 @@ def _ask(layout: RunLayout, by: str, say: Callable[[str], None]) -> bool:
     try:
         ask_to_stop(layout, by)
     except RunDirectoryError as error:
-        cause = error.__cause__
-        if not isinstance(cause, OSError) or cause.errno not in _FULL:
+        if not is_for_want_of_space(error):
             raise
         say(f"{error}; only the scheduler is told")
         return False

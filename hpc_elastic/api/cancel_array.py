@@ -6,10 +6,17 @@ import os
 from collections import deque
 from collections.abc import Callable
 
-from hpc_elastic.api.cancel import ENDING_S, REACTION_S, SETTLE_S, StillRunningError, check_no_copy, grace_of
+from hpc_elastic.api.cancel import (
+    ENDING_S,
+    REACTION_S,
+    SETTLE_S,
+    StillRunningError,
+    ask_if_possible,
+    check_no_copy,
+    grace_of,
+)
 from hpc_elastic.api.identity import host_name
 from hpc_elastic.api.look_at_array import ArrayWatch
-from hpc_elastic.api.requests import ask_to_stop
 from hpc_elastic.job_ids import split_task_id
 from hpc_elastic.observe.array import ArraySnapshot
 from hpc_elastic.observe.snapshot import Snapshot
@@ -38,15 +45,17 @@ def cancel_array(layout: ArrayLayout, *, by: str, say: Callable[[str], None]) ->
     if runs:
         check_no_copy(layout.root)
         _check_host(array_watch)
-    for run in runs:  # before the first look, which gives a task that is gone the result of one that nobody stopped
-        ask_to_stop(run, by)
+    # Before the first look, which gives a task that is gone the result of one that nobody stopped.
+    # One that cannot be asked is enough: then the scheduler ends all.
+    is_asked = all(ask_if_possible(run, by, say) for run in runs)
+    array_watch.note_stop()
     snapshot = array_watch.look()
     if snapshot.is_over:
         return snapshot
     scheduler = make_scheduler(snapshot.scheduler)
     left = _not_over(snapshot)
     scheduler.cancel_pending(snapshot.job_id)
-    if running := [task for task in left if task.allocations]:
+    if is_asked and (running := [task for task in left if task.allocations]):
         grace_s = grace_of(RunLayout(running[0].run_dir))
         say(f"asked {snapshot.name} to stop; the workers of {len(running)} tasks have {grace_s:g} s")
         snapshot = _look_until_over(array_watch, grace_s + REACTION_S)

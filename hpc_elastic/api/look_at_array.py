@@ -47,6 +47,10 @@ class ArrayWatch:
         """Return a snapshot of the array; write results that no agent will write."""
         return make_array_snapshot(self.facts, self._tasks.look())
 
+    def note_stop(self) -> None:
+        """Take each task that is gone from now on for one that a person has stopped."""
+        self._tasks.note_stop()
+
     def until_over(self, *, within_s: float | None = None) -> Iterator[ArraySnapshot]:
         """Yield snapshots; the last one is taken when the array is over or the time is up.
 

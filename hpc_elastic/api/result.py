@@ -23,7 +23,7 @@ class RunResult:
     """The end of a run; the fields that torch's RunResult has mean the same.
 
     All or nothing: `return_values` has every rank of a function's run that SUCCEEDED (None for one that left by
-    `sys.exit`) and is empty for scripts; `failures` has the ranks that failed in the last attempt of one that did
+    `sys.exit(0)`) and is empty for scripts; `failures` has the ranks that failed in the last attempt of one that did
     not. `missing` has the nodes that did not join, where that ended the run. The rest is `result.json`'s,
     as docs/reference/run-directory.md says.
     """
@@ -81,15 +81,17 @@ class NodesMissing(RunFailed, RendezvousTimeoutError):  # noqa: N818 - as its ba
         self.missing = result.missing
 
 
-def read_result(layout: RunLayout) -> RunResult:
+def read_result(layout: RunLayout, unwritten: Mapping[str, Any] | None = None) -> RunResult:
     """Return the result of a run that is over, with the values that its function returned.
 
+    Args:
+        layout: the run's.
+        unwritten: what the result says if it could not be written.
+
     Raises:
-        RunDirectoryError: the run is not over, or a value cannot be unpickled here.
+        RunDirectoryError: the run is not over, or a value is missing or cannot be unpickled here.
     """
-    data = store.read_json(layout.result)
-    if data is None:
-        raise RunDirectoryError(f"there is no {layout.result}: the run is not over, or nobody could write it")
+    data = store.read_json(layout.result) or unwritten
     try:
         record = from_json(records.RunResultRecord, data)
     except DecodeError as error:
@@ -130,8 +132,11 @@ def _unpickle(rank: int, file: str) -> Any:
     try:
         with open(file, "rb") as stream:
             return pickle.load(stream)
-    except FileNotFoundError:
-        return None
+    except FileNotFoundError as error:
+        raise RunDirectoryError(
+            f"what rank {rank} returned is missing: there is no {file}",
+            tip="it was removed, or the rank ended its process itself (os._exit); each other rank's is in another file",
+        ) from error
     except Exception as error:
         raise RunDirectoryError(
             f"what rank {rank} returned cannot be unpickled here: {type(error).__name__}: {error}",

@@ -15,13 +15,13 @@ from hpc_elastic.api.find import find_run, require_run_directory
 from hpc_elastic.api.look import look_once
 from hpc_elastic.api.result import RunResult, raise_unless_succeeded, read_result
 from hpc_elastic.api.schedulers import query_again
+from hpc_elastic.api.seconds import check_lead, check_timeout
 from hpc_elastic.api.stop import stop_run
 from hpc_elastic.errors import UsageError
-from hpc_elastic.observe.facts import attempt_of_rank
+from hpc_elastic.observe.facts import attempt_of_rank, list_attempts
 from hpc_elastic.observe.rank_output import read_output
 from hpc_elastic.observe.snapshot import Snapshot, take_snapshot
 from hpc_elastic.observe.watch import LOOK_S, RunWatch
-from hpc_elastic.rundir.attempts import list_attempts
 from hpc_elastic.rundir.record_file import SUBMISSION, read_record
 from hpc_elastic.rundir.records import Event
 
@@ -99,12 +99,17 @@ class Run:
         """Wait until the run is over, however it ends.
 
         Args:
-            timeout_s: how long at most.
+            timeout_s: how long at most; 0 for one look, None for no limit.
 
         Raises:
+            UsageError: `timeout_s` is NaN or negative.
             TimeoutError: the run is not over by then; it goes on.
         """
-        run_watch, deadline = self._watch(), None if timeout_s is None else time.monotonic() + timeout_s
+        return self._wait(self._watch(), timeout_s)
+
+    def _wait(self, run_watch: RunWatch, timeout_s: float | None) -> Snapshot:
+        check_timeout(timeout_s)
+        deadline = None if timeout_s is None else time.monotonic() + timeout_s
         while not (snapshot := run_watch.look()).is_over:
             left = LOOK_S if deadline is None else min(LOOK_S, deadline - time.monotonic())
             if left <= 0:
@@ -119,9 +124,12 @@ class Run:
             RunFailed: the run did not succeed; with the cause, and the traceback of the rank that failed first.
             RendezvousTimeoutError: too few nodes joined, `missing` says which and why; a RunFailed as well.
             TimeoutError: the run is not over by then; it goes on.
+            UsageError: `timeout_s` is NaN or negative.
+            RunDirectoryError: a value is missing, or cannot be unpickled here.
         """
-        self.wait(timeout_s)
-        return raise_unless_succeeded(self.name, read_result(self._layout))
+        run_watch = self._watch()
+        self._wait(run_watch, timeout_s)
+        return raise_unless_succeeded(self.name, read_result(self._layout, run_watch.unwritten))
 
     def results(self, timeout_s: float | None = None) -> list[Any]:
         """Return the function's values by global rank; empty for a script. Wait and raise as `result` does."""
@@ -170,8 +178,10 @@ class Run:
             lead_s: how long the workers have from the notice to TERM; None for `signals.lead` of the job.
 
         Raises:
+            UsageError: `lead_s` is NaN, infinite or negative.
             HpcElasticError: the run cannot be stopped from here, none of its workers runs, or it goes on.
         """
+        check_lead(lead_s)
         snapshot = self.status()
         if snapshot.is_over:
             return snapshot

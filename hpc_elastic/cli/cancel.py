@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from hpc_elastic.api.cancel import cancel_run
 from hpc_elastic.cli.arguments import VerbParser, add_run
 from hpc_elastic.cli.choose import choose_to_stop
-from hpc_elastic.cli.look import look
+from hpc_elastic.cli.look import look, note
 from hpc_elastic.errors import RunDirectoryError
 from hpc_elastic.observe.narrate import describe_counts
 from hpc_elastic.observe.snapshot import Snapshot
@@ -50,6 +50,8 @@ def _cancel_array(layout: ArrayLayout) -> int:
     from hpc_elastic.api.cancel_array import cancel_array
 
     snapshot = cancel_array(layout, by="hpc-elastic cancel", say=_say)
+    if notes := [task.note for task in snapshot.tasks if task.note]:
+        note(notes[0])
     counts = describe_counts(snapshot.counts)
     if RunState.CANCELLED in snapshot.counts:
         print(f"{snapshot.name} ended: {counts}")
@@ -58,6 +60,8 @@ def _cancel_array(layout: ArrayLayout) -> int:
 
 
 def _report(snapshot: Snapshot, verb: str) -> int:
+    if snapshot.note:
+        note(snapshot.note)
     if snapshot.state.value == "CANCELLED":
         print(f"{snapshot.name} {verb}: CANCELLED, {printable_line(str(snapshot.cause))}")
         return 0

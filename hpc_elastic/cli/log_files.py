@@ -7,11 +7,10 @@ import sys
 from argparse import Namespace
 
 from hpc_elastic.errors import UsageError
-from hpc_elastic.observe.facts import attempt_of_rank
+from hpc_elastic.observe.facts import attempt_of_rank, list_attempts
 from hpc_elastic.observe.rank_output import has_output, ranks_with_output
 from hpc_elastic.observe.tail import RankTail, Tail
 from hpc_elastic.rundir import store
-from hpc_elastic.rundir.attempts import list_attempts
 from hpc_elastic.rundir.layout import RunLayout
 from hpc_elastic.rundir.record_file import ALLOCATION, SUBMISSION, read_record
 

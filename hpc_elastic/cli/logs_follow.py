@@ -51,11 +51,13 @@ def follow_logs(layout: RunLayout, arguments: Namespace, choice: Choice | None) 
 
 
 def _say_waiting(snapshots: Iterator[Snapshot]) -> Iterator[Snapshot]:
-    """Yield the snapshots; while the job waits, say that on standard error, and when it is expected to start."""
+    """Yield the snapshots; say on standard error what a person should know of a job that waits, or of the end."""
     wait = QueueWait()
     previous: Snapshot | None = None
     for snapshot in snapshots:
         lines = narrate_state(previous, snapshot) if snapshot.state.value in WAITING else []
+        if snapshot.is_over and snapshot.note:
+            lines = [snapshot.note]
         for line in filter(None, (*lines, wait.advance(snapshot))):
             print(f"--- {printable_line(line)} ---", file=sys.stderr, flush=True)
         previous = snapshot

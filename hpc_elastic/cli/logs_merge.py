@@ -16,11 +16,11 @@ from datetime import datetime, timezone
 
 from hpc_elastic.errors import UsageError
 from hpc_elastic.observe.dedupe import Deduper, Group
+from hpc_elastic.observe.facts import list_attempts
 from hpc_elastic.observe.log_streams import AnyStream, Batch, merge, open_streams
 from hpc_elastic.observe.roster import RankPlace, read_roster
 from hpc_elastic.rank_set import RankSetError, format_ranks, parse_ranks
 from hpc_elastic.rundir import store
-from hpc_elastic.rundir.attempts import list_attempts
 from hpc_elastic.rundir.layout import RunLayout
 from hpc_elastic.units import parse_duration
 

@@ -61,7 +61,7 @@ class WorkerSpec:
         if self.max_restarts < 0:
             found = f"max_restarts: expected 0 or more, found {self.max_restarts}"
             raise WorkerSpecError(found, tip="0 is a run that ends with its first failure")
-        if not self.monitor_interval > 0:
+        if not 0 < self.monitor_interval < float("inf"):
             raise WorkerSpecError(f"monitor_interval: expected more than 0 seconds, found {self.monitor_interval}")
         if not (callable(self.entrypoint) or (isinstance(self.entrypoint, str) and self.entrypoint)):
             raise WorkerSpecError(f"entrypoint: expected a function or a name, found {self.entrypoint!r}")

@@ -256,7 +256,7 @@ class Head:
             self._closing.lost(node)
         if self.phase in ENDING:
             return self._left()
-        actions: list[Action] = [loss_note(node, why, self.attempt)]
+        actions: list[Action] = [loss_note(node, why, self.attempt), *self._notices.lost(node)]
         is_in_world = self._members.is_in_world(node)
         if is_in_world and (may_return or not is_gone):  # it may be alive, and may take this head's place
             lease_ended = member.lease.acked + self._settings.lease_s  # long ago, if this process was paused

@@ -100,6 +100,7 @@ def choose_states(
     distrusted: Collection[ChosenState] = (),
     kept: Sequence[KeptState] = (),
     keepers: Collection[str] = (),
+    at_odds: Collection[str] = (),
 ) -> StateChoice:
     """Return the states with which these roles of a world start.
 
@@ -111,6 +112,7 @@ def choose_states(
             saved by all.
         kept: the states that the run directory has.
         keepers: the nodes from which others can fetch what they hold.
+        at_odds: the nodes whose ranks have saved, and have no step in common.
     """
     states, lines, starting = [], [], set(roles)
     sources: dict[str, tuple[str, ...]] = {}
@@ -121,7 +123,7 @@ def choose_states(
         nodes = [node for node in world.nodes if node.role in group]
         here = {node.node: _versions(world, node, held.get(node.node, ())) for node in nodes}
         elsewhere = {node.node: _fetchable(world, node, holders) for node in nodes}
-        if not kept and not any(held.get(node.node) or elsewhere[node.node] for node in nodes):
+        if not kept and not any(held.get(node.node) or elsewhere[node.node] or node.node in at_odds for node in nodes):
             continue
         in_memory = set.intersection(*(here[node.node].union(elsewhere[node.node]) for node in nodes))
         common = set.intersection(
@@ -130,7 +132,7 @@ def choose_states(
         whose = "" if len(world.roles) == 1 else f" of {' and '.join(group)}"
         newest = max(common, default=None)
         if newest is None:
-            lines.append(f"all ranks{whose} load from disk: {_why_none(world, nodes, held, kept)}")
+            lines.append(f"all ranks{whose} load from disk: {_why_none(world, nodes, held, elsewhere, at_odds, kept)}")
         elif any(state.version == newest and not set(state.roles).isdisjoint(group) for state in distrusted):
             again = f"the same failure came again after step {newest.step} was loaded from memory"
             lines.append(f"all ranks{whose} load from disk: {again}")
@@ -244,21 +246,24 @@ def states_to_flush(world: World, held: Held, ended: int) -> dict[str, Flush]:
     return flushes
 
 
-def why_not_flushed(world: World, held: Held) -> tuple[str, ...]:
+def why_not_flushed(world: World, held: Held, *, at_odds: Collection[str] = ()) -> tuple[str, ...]:
     """Return a line for each group of roles whose state cannot be written although nodes hold some.
 
     Args:
         world: the latest world.
         held: the states that each node holds, by its name; those of lost nodes are missing.
+        at_odds: the nodes whose ranks have saved, and have no step in common.
     """
     lines, copies = [], _copies(held)
     for group in _groups(world):
         nodes = {role: [node for node in world.nodes if node.role == role] for role in group}
         every = [node for each in nodes.values() for node in each]
-        has_some = any(held.get(node.node) for node in every)
+        has_some = any(held.get(node.node) or node.node in at_odds for node in every)
         if has_some and _newest_whole(world, nodes, held, copies) is None:
             whose = "" if len(world.roles) == 1 else f" of {' and '.join(group)}"
-            lines.append(f"no state{whose} is kept for the next allocation: {_why_none(world, every, held, ())}")
+            elsewhere = {node.node: copies.get(_part_in(world, node), {}) for node in every}
+            why = _why_none(world, every, held, elsewhere, at_odds)
+            lines.append(f"no state{whose} is kept for the next allocation: {why}")
     return tuple(lines)
 
 
@@ -354,15 +359,35 @@ def _part(role: str, first: int, workers: int, world_size: int, first_role_rank:
     return f"{first}+{workers}/{world_size} {first_role_rank}/{role_size} {role}"
 
 
-def _why_none(world: World, nodes: list[WorldNode], held: Held, kept: Sequence[KeptState]) -> str:
+def _why_none(
+    world: World,
+    nodes: list[WorldNode],
+    held: Held,
+    elsewhere: Mapping[str, Mapping[StateVersion, object]],
+    at_odds: Collection[str],
+    kept: Sequence[KeptState] = (),
+) -> str:
+    """Return why nodes have no state in common; `elsewhere` are those that each could have from others."""
     if kept and not any(held.get(node.node) for node in nodes):
         what = "what another run has kept" if kept[0].version.attempt == OF_ANOTHER_RUN else f"what {KEPT}"
         return f"{what} is not all there, or is that of other ranks"
-    empty = [node.node for node in nodes if not held.get(node.node)]
+    without = [node.node for node in nodes if not _versions(world, node, held.get(node.node, ()))]
+    nowhere = [node for node in without if not elsewhere.get(node)]
+    apart = [node for node in nowhere if node in at_odds]
+    empty = [node for node in nowhere if all(state.is_copy for state in held.get(node, ()))]
+    if apart:
+        return f"no step is in the memory of all ranks of {_and_more(apart)}"
     if empty:
-        more = f" and {len(empty) - 1} more" if len(empty) > 1 else ""
-        return f"{empty[0]}{more} {'hold' if more else 'holds'} no state in memory"
-    misfits = [node.node for node in nodes if not _versions(world, node, held[node.node])]
-    if misfits:
-        return f"the states in memory belong to other ranks than {misfits[0]} has now"
-    return "no step is in the memory of all of them"
+        lack = "hold no state of their" if len(empty) > 1 else "holds no state of its"
+        return f"{_and_more(empty)} {lack} ranks in memory"
+    if nowhere:
+        return f"the states in memory belong to other ranks than {nowhere[0]} has now"
+    common = "no step is in the memory of all of them"
+    if without:
+        newest = max(elsewhere[without[0]])
+        return f"{common}: what {without[0]} needs is only in others' memory, at step {newest.step} at the newest"
+    return common
+
+
+def _and_more(nodes: Sequence[str]) -> str:
+    return f"{nodes[0]} and {len(nodes) - 1} more" if len(nodes) > 1 else nodes[0]

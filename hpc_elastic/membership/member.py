@@ -163,10 +163,10 @@ class Member:
         if isinstance(message, messages.GiveNotice):
             self._has_notice = True
             hold = HoldForNotice(attempt=message.attempt, notice=message.notice)
-            return [hold] if self._is_at_work(message.attempt) else []
+            return [hold] if message.attempt == self.attempt else []
         if isinstance(message, messages.NoticeFrom):
             name = NameNotice(attempt=message.attempt, first=message.first)
-            return [name] if self._is_at_work(message.attempt) else []
+            return [name] if message.attempt == self.attempt else []
         return [Log(text=f"the head sent a {message.KIND}, which only a member sends")]
 
     def disconnected(self, why: str, *, is_dead: bool, now: float = -NEVER, was_paused: bool = False) -> list[Action]:
@@ -339,13 +339,13 @@ class Member:
         return [SendToHead(message=messages.Finished(attempt=self.attempt, again=again, held=held))]
 
     def polls_counted(self, attempt: int, made: NoticeCounts) -> list[Action]:
-        """Tell the head how many calls the workers have made that ask for a notice; later ones wait."""
-        is_ours = self._is_at_work(attempt)
-        return [SendToHead(message=messages.NoticePolls(attempt=attempt, made=made))] if is_ours else []
+        """Tell the head how many calls the workers have made that ask for a notice; later ones wait.
 
-    def _is_at_work(self, attempt: int) -> bool:
-        """Return whether the attempt's workers run here, or have ended by themselves."""
-        return attempt == self.attempt and self.phase in AT_WORK
+        Workers that are being stopped have their grace, in which a call of theirs may wait, and so may one of ranks on
+        other nodes: the agreement goes on until the attempt is over here.
+        """
+        is_ours = attempt == self.attempt
+        return [SendToHead(message=messages.NoticePolls(attempt=attempt, made=made))] if is_ours else []
 
     def node_broke(self, reason: str, state: StateVersion | None = None) -> list[Action]:
         """Report a failure outside the workers of this node, which keeps the attempt from going on.

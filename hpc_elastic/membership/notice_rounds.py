@@ -6,8 +6,10 @@ is. Each member first has the calls of its workers wait, then reads how many eac
 When the head knows it of all nodes that share the store, it names the largest number, plus one: that call has not begun
 anywhere, and every call before it, waiting or over, is answered as if there were no notice.
 
-If a member or the head is lost meanwhile, the head or the members kill all workers, the waiting ones too. The workers
-of an attempt that is opened after a notice hear of it at their first call: that needs no agreement.
+Workers that are told to stop meanwhile have their grace, and go on being asked: a call that waited for it all would
+cost what the workers save in it. A member whose workers have ended says how many calls they had made, and a lost one
+is not waited for. If the head is lost, the members kill all workers, the waiting ones too. The workers of an attempt
+that is opened after a notice hear of it at their first call: that needs no agreement.
 """
 
 from __future__ import annotations
@@ -29,9 +31,25 @@ NOBODY = NoticeCounts(polls=0, beats=0)
 class _Round:
     """The members of one attempt that share a store: those that are still to answer, and what the others said."""
 
-    members: list[RosterEntry] = field(default_factory=list)
+    attempt: int
+    members: set[str] = field(default_factory=set)
     silent: set[str] = field(default_factory=set)
     made: NoticeCounts = NOBODY
+
+    def answered(self, node: str) -> list[Action]:
+        """Wait for one node less; once all have answered, name the first call that hears of the notice."""
+        if node not in self.silent:
+            return []
+        self.silent.remove(node)
+        if self.silent:
+            return []
+        first = NoticeCounts(polls=self.made.polls + 1, beats=self.made.beats + 1)
+        text = f"the workers hear of the notice from poll {first.polls} and heartbeat {first.beats} on"
+        named = NoticeFrom(attempt=self.attempt, first=first)
+        return [
+            Log(text=text, level="debug"),
+            *(SendToMember(node=each, message=named) for each in sorted(self.members)),
+        ]
 
 
 class NoticeRounds:
@@ -48,7 +66,7 @@ class NoticeRounds:
         self._roster = roster
         self._restarts = restarts
         self._given: NoticeGiven | None = None
-        self._given_at = -NEVER
+        self._given_at: float  # meant only where one is given
         self._rounds: dict[tuple[int, str | None], _Round] = {}
 
     @property
@@ -86,8 +104,8 @@ class NoticeRounds:
         for member in self._roster.in_world():
             key = self._key(member)
             if key in is_new:
-                waiting = self._rounds.setdefault(key, _Round())
-                waiting.members.append(member)
+                waiting = self._rounds.setdefault(key, _Round(attempt=member.attempt))
+                waiting.members.add(member.node)
                 waiting.silent.add(member.node)
             told.append(SendToMember(node=member.node, message=GiveNotice(attempt=member.attempt, notice=notice)))
         return told
@@ -96,7 +114,7 @@ class NoticeRounds:
         """Return the notice for the members of an attempt that has just been opened: they need no round for it."""
         if self._given is not None:
             for member in self._roster.in_world():
-                self._rounds.setdefault(self._key(member), _Round())
+                self._rounds.setdefault(self._key(member), _Round(attempt=member.attempt))
         return self.standing(now)
 
     def counted(self, member: RosterEntry, message: NoticePolls) -> list[Action]:
@@ -104,17 +122,16 @@ class NoticeRounds:
         waiting = self._rounds.get(self._key(member))
         if waiting is None or message.attempt != member.attempt or member.node not in waiting.silent:
             return []
-        waiting.silent.remove(member.node)
-        made = waiting.made = _larger(waiting.made, message.made)
-        if waiting.silent:
-            return []
-        first = NoticeCounts(polls=made.polls + 1, beats=made.beats + 1)
-        named = NoticeFrom(attempt=message.attempt, first=first)
-        text = f"the workers hear of the notice from poll {first.polls} and heartbeat {first.beats} on"
-        return [
-            Log(text=text, level="debug"),
-            *(SendToMember(node=each.node, message=named) for each in waiting.members),
-        ]
+        waiting.made = _larger(waiting.made, message.made)
+        return waiting.answered(member.node)
+
+    def lost(self, node: str) -> list[Action]:
+        """Wait for the calls of a lost node no more: workers that are being stopped have their grace without it."""
+        told: list[Action] = []
+        for waiting in self._rounds.values():
+            waiting.members.discard(node)
+            told += waiting.answered(node)
+        return told
 
     def _key(self, member: RosterEntry) -> tuple[int, str | None]:
         """Return what is the same for the members that share a store: a role that restarts alone has one of its own."""

@@ -70,7 +70,15 @@ class RunStates:
         held = self._held()
         kept = [state for state in self._usable() if not _has_newer(held, state)]
         keepers = [member.node for member in self._members.roster if member.join.keeper_port]
-        choice = choose_states(world, claim.roles, held, distrusted=self._distrusted, kept=kept, keepers=keepers)
+        choice = choose_states(
+            world,
+            claim.roles,
+            held,
+            distrusted=self._distrusted,
+            kept=kept,
+            keepers=keepers,
+            at_odds=self._at_odds(),
+        )
         self.sources = choice.sources
         self.lines, self._distrusted = choice.lines, ()
         running = (state for state in begun if not set(state.roles) <= set(claim.roles))
@@ -104,7 +112,8 @@ class RunStates:
         if (world := self._members.world) is None:
             return {}
         flushes = states_to_flush(world, self._held(), latest)
-        self.lines_at_end = why_not_flushed(world, self._held()) if self.unused(latest) is None else ()
+        lines = why_not_flushed(world, self._held(), at_odds=self._at_odds())
+        self.lines_at_end = lines if self.unused(latest) is None else ()
         written = {state.version for state in self._kept if state.ended}
         if self.unused(latest) is not None and all(flush.state in written for flush in flushes.values()):
             return {}
@@ -123,9 +132,19 @@ class RunStates:
         """Return the states that nodes hold, but for those that a node of their role could not provide."""
         missing = self._missing
         return {
-            member.node: tuple(state for state in member.held if (role_of(state.part), state.version) not in missing)
+            member.node: tuple(
+                state
+                for state in member.held
+                if not state.is_partial and (role_of(state.part), state.version) not in missing
+            )
             for member in self._members.roster
         }
+
+    def _at_odds(self) -> frozenset[str]:
+        """Return the nodes whose ranks have saved, and have no step in common."""
+        return frozenset(
+            member.node for member in self._members.roster if any(state.is_partial for state in member.held)
+        )
 
     def _usable(self) -> tuple[KeptState, ...]:
         """Return the states that the run directory has, but for those that a node of their role could not provide.

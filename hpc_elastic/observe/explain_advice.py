@@ -18,6 +18,7 @@ from hpc_elastic.observe.explain_facts import (
     root_cause_of_attempt,
     text_of,
 )
+from hpc_elastic.rundir.full_disk import tells_of_no_space
 
 # By the result's reason, beside what the class of a failure advises.
 _BY_REASON = {
@@ -112,14 +113,24 @@ def meaning_of(facts: ExplainFacts, failure_class: str | None) -> str:
 
 def advice_of(facts: ExplainFacts, failure_class: str | None) -> Iterable[str]:
     """Yield what to do, a sentence without capital and full stop each: about the failure, then about the run's end."""
-    about = _about_failure(facts, failure_class)
+    is_end = facts.snapshot.is_over and attempt_after(facts.snapshot, facts.attempt) is None
+    is_for_want_of_space = is_end and _has_no_space(facts)
+    is_agents = is_for_want_of_space and failure_class == FailureClass.AGENT_LOST.value
+    about = "" if is_agents else _about_failure(facts, failure_class)
     if about:
         yield about
-    if (facts.snapshot.cause or "").startswith(JOB_CANCELLED):
+    if is_for_want_of_space:
+        yield "free some space, or choose another place with --run-dir, and submit the job again"
+    elif (facts.snapshot.cause or "").startswith(JOB_CANCELLED):
         return  # by a person, and nothing has to be found out
-    is_end = facts.snapshot.is_over and attempt_after(facts.snapshot, facts.attempt) is None
-    if is_end and (advice := _BY_REASON.get(facts.snapshot.reason or "", "")):
+    elif is_end and (advice := _BY_REASON.get(facts.snapshot.reason or "", "")):
         yield advice
+
+
+def _has_no_space(facts: ExplainFacts) -> bool:
+    """Return whether the run directory has no space left, as far as an agent or the reader of it says."""
+    complaint = facts.snapshot.cause if facts.snapshot.reason == "agent_failed" else None
+    return any(map(tells_of_no_space, filter(None, (complaint, facts.snapshot.note))))
 
 
 def _about_failure(facts: ExplainFacts, failure_class: str | None) -> str:

@@ -20,8 +20,8 @@ from hpc_elastic.observe.nodes import AttemptNodes, NodeNotes, NodesBeside, find
 from hpc_elastic.observe.roster import read_roster
 from hpc_elastic.rundir import store
 from hpc_elastic.rundir.allocation_ends import describe_end, describe_reason
-from hpc_elastic.rundir.attempts import list_attempts
 from hpc_elastic.rundir.complaint import last_lines, read_complaint
+from hpc_elastic.rundir.full_disk import is_full
 from hpc_elastic.rundir.layout import RunLayout
 from hpc_elastic.rundir.record_file import ALLOCATION, ATTEMPT, PLAN, RESULT, SUBMISSION, Shape, read_record
 from hpc_elastic.rundir.states import FORGETS_AFTER
@@ -74,6 +74,7 @@ class Facts:
     between: str | None = None  # why the latest attempt has ended, if it has and the next one is not open yet
     notice: str | None = None  # that the workers of the same start will be stopped soon: when it was given, and why
     unreadable: tuple[str, ...] = ()  # a line about each file that cannot be read
+    is_disk_full: bool = False  # whether nothing more can be written; only asked for as long as there is no result
 
     @property
     def job_id(self) -> str | None:
@@ -137,6 +138,7 @@ class FactReader:
             notice=self._notice(start),
             unreadable=tuple(self._unreadable),
             chained=chained,
+            is_disk_full=result is None and is_full(layout.root),
         )
 
     def _latest_start(self, allocations: Sequence[int]) -> Mapping[int, str]:
@@ -241,6 +243,26 @@ class FactReader:
         if claim and world:
             self._complete[number] = facts
         return facts
+
+
+def list_attempts(layout: RunLayout) -> list[int]:
+    """Return the numbers of a run's attempts; the folder of one that could not be opened after the last is none.
+
+    Raises:
+        RunDirectoryError: the attempts cannot be listed.
+    """
+    numbers = store.list_numbers(layout.attempts)
+    while numbers and not _is_claimed(layout, numbers[-1]):
+        numbers.pop()
+    return numbers
+
+
+def _is_claimed(layout: RunLayout, attempt: int) -> bool:
+    """Return whether an attempt has a claim; a listing is asked, as NFS may hide a new name from an open."""
+    try:
+        return os.path.basename(layout.claim(attempt)) in os.listdir(layout.attempt(attempt))
+    except OSError:
+        return True  # and reading the claim says what is the matter
 
 
 def attempt_of_rank(layout: RunLayout, attempt: int, rank: int) -> int:

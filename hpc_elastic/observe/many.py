@@ -85,6 +85,12 @@ class ManyWatch:
         """The error of a scheduler that did not answer in the last round; None if all answered."""
         return next((each.error.message for each in self._questions.values() if each.error), None)
 
+    def note_stop(self) -> None:
+        """Take each run that is gone from now on for one that a person has stopped."""
+        for watch in self._watches:
+            if watch is not None:
+                watch.is_stop_requested = True
+
     def look(self) -> list[Snapshot | None]:
         """Return a snapshot of each run, None for one that cannot be read; write results that no agent will write."""
         for question in self._questions.values():

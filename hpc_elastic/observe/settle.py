@@ -5,15 +5,14 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
 
-from hpc_elastic.codec import from_json, to_json
-from hpc_elastic.errors import RunDirectoryError
+from hpc_elastic.codec import Json, from_json, to_json
+from hpc_elastic.errors import FileSystemError, RunDirectoryError
 from hpc_elastic.observe.diagnosis import MissingResult
-from hpc_elastic.observe.facts import Facts
+from hpc_elastic.observe.facts import Facts, latest_change
 from hpc_elastic.rundir import store
+from hpc_elastic.rundir.full_disk import is_for_want_of_space
 from hpc_elastic.rundir.layout import RunLayout
 from hpc_elastic.rundir.records import RunResultRecord, TimeSpent, utc_text
 from hpc_elastic.useful_time.reading import read_useful_time
@@ -26,21 +25,24 @@ def settle(layout: RunLayout, facts: Facts, missing: MissingResult) -> bool:
         Whether the result is the one written here.
 
     Raises:
-        RunDirectoryError: the directory cannot be written.
+        FileSystemError: the directory cannot be written; `unwritten_result` has what would be in it.
     """
-    result = _result(facts, missing, time.time())
-    spent = read_useful_time(layout, result=to_json(result)).to_json()
-    if not store.claim(layout.result, to_json(replace(result, useful_time=from_json(TimeSpent, spent)))):
+    if not store.claim(layout.result, _make(layout, facts, missing, time.time())):
         return False
     with contextlib.suppress(RunDirectoryError):  # only for a script that is run by hand later
         store.write_bytes(layout.exit_code, f"{int(missing.exit_code)}\n".encode())
     return True
 
 
-def result_of(facts: Facts, missing: MissingResult) -> Mapping[str, Any]:
-    """Return the record that `settle` would write."""
-    record: Mapping[str, Any] = to_json(_result(facts, missing, time.time()))
-    return record
+def unwritten_result(layout: RunLayout, facts: Facts, missing: MissingResult) -> Json:
+    """Return the result of a run whose directory cannot be written; it ended when it wrote for the last time."""
+    return _make(layout, facts, missing, latest_change(layout))
+
+
+def unwritten_note(error: FileSystemError) -> str:
+    """Return the note for people about a result that could not be written."""
+    what = f"the result could not be written: {error.message}; what is shown is from the scheduler and the outputs"
+    return f"{what}; free some space, then `hpc-elastic status` writes it" if is_for_want_of_space(error) else what
 
 
 def file_system_now(layout: RunLayout) -> float:
@@ -60,7 +62,13 @@ def file_system_now(layout: RunLayout) -> float:
         return time.time()
 
 
-def _result(facts: Facts, missing: MissingResult, now: float) -> RunResultRecord:
+def _make(layout: RunLayout, facts: Facts, missing: MissingResult, ended: float) -> Json:
+    result = _result(facts, missing, ended)
+    spent = read_useful_time(layout, result=to_json(result)).to_json()
+    return to_json(replace(result, useful_time=from_json(TimeSpent, spent)))
+
+
+def _result(facts: Facts, missing: MissingResult, ended: float) -> RunResultRecord:
     latest = facts.attempts[-1] if facts.attempts else None
     return RunResultRecord(
         run=str(facts.plan.get("run") or facts.submission.get("run") or os.path.basename(facts.run_dir)),
@@ -74,6 +82,6 @@ def _result(facts: Facts, missing: MissingResult, now: float) -> RunResultRecord
         return_values={},
         nodes=latest.nodes if latest else (),
         started=facts.allocation.get("time"),
-        ended=utc_text(now),
+        ended=utc_text(ended),
         written_by="login",
     )

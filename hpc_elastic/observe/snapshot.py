@@ -80,7 +80,7 @@ class Snapshot:
 
     @property
     def is_over(self) -> bool:
-        """Whether there is a result, so that nothing of the run changes any more."""
+        """Whether there is a result, so that nothing of the run changes any more; `note` says if it is not written."""
         return self.state.is_final
 
 
@@ -195,7 +195,8 @@ def make_snapshot(facts: Facts, job: JobStatus | None, note: str | None = None) 
         array=submission.get("array"),
         array_task=submission.get("array_task"),
         parameters=submission.get("parameters") or {},
-        note="; ".join(filter(None, (note or _ended_note(facts, job), *facts.unreadable[:1]))) or None,
+        note="; ".join(filter(None, (note or _ended_note(facts, job), _full_note(facts), *facts.unreadable[:1])))
+        or None,
         root_cause=root_cause_of(result),
         between=None if state.is_final else facts.between,
         set_aside=facts.beside.set_aside,
@@ -220,6 +221,12 @@ def _node_losses(facts: Facts) -> int:
         return 0
     latest = facts.attempts[-1]
     return latest.node_losses + len(set(latest.nodes).intersection(facts.beside.lost))
+
+
+def _full_note(facts: Facts) -> str | None:
+    if facts.result is not None or not facts.is_disk_full:
+        return None
+    return f"no space is left on the file system of {facts.run_dir}: free some, or what the run writes is lost"
 
 
 def _ended_note(facts: Facts, job: JobStatus | None) -> str | None:

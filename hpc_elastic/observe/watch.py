@@ -3,16 +3,16 @@
 Theory of operation: each look reads the run directory. The scheduler is asked when the pause since the last
 question is over, and when the job was started since; the pause grows from 1 s to 10 s while its answer stays the
 same. When it calls the job terminal and there is still no result, the result is made here: at once where no agent
-can be about to write one, else when that has been so for `SETTLE_S`, or nothing was written for as long. Where it
-cannot be written (another user's run, a full disk, a read-only mount) the run has ended all the same, as a note says.
+can be about to write one, else when that has been so for `SETTLE_S`, or nothing was written for as long. A result that
+cannot be written, to a full disk say, is this process's own word: the run is over for it all the same.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from hpc_elastic.errors import FileSystemError
 from hpc_elastic.observe import diagnosis
@@ -76,10 +76,13 @@ class RunWatch:
         self._note: str | None = None
         self._was_known = False  # the scheduler knew the job before
         self._over_since: float | None = None
+        self.is_stop_requested = False  # by this process; a full disk may have kept the request from the directory
+        self.unwritten: Mapping[str, Any] | None = None  # the result, if it could not be written
+        self._why_unwritten = ""
         self._refreshed = clock()
 
     def look(self) -> Snapshot:
-        """Return a snapshot of the run; write its result if no agent will, and if it can be written.
+        """Return a snapshot of the run; write its result if no agent will.
 
         Raises:
             RunDirectoryError: the run directory cannot be read.
@@ -93,7 +96,7 @@ class RunWatch:
             RunDirectoryError: the run directory cannot be read.
         """
         self._refresh()
-        return self._reader.read()
+        return self._read()
 
     def conclude(self, facts: Facts) -> Snapshot:
         """Ask the scheduler if that is due and return the snapshot: the second half of `look`.
@@ -101,12 +104,17 @@ class RunWatch:
         Raises:
             RunDirectoryError: the run directory cannot be read.
         """
-        note = None
         if facts.result is None:
             self._ask(facts)
-            facts, problem = self._settle(facts)
-            note = self._note if facts.result is None else problem
-        return make_snapshot(facts, self.job, note)
+            if self._settle(facts):
+                facts = self._read()
+        if facts.result is None and self.unwritten is not None:
+            return make_snapshot(replace(facts, result=self.unwritten), self.job, self._why_unwritten)
+        return make_snapshot(facts, self.job, self._note if facts.result is None else None)
+
+    def _read(self) -> Facts:
+        facts = self._reader.read()
+        return replace(facts, is_stop_requested=True) if self.is_stop_requested else facts
 
     def _refresh(self) -> None:
         """Make an NFS client drop its cached absence of `result.json` now and then, unless the job is pending."""
@@ -139,28 +147,30 @@ class RunWatch:
         elif not (self._was_known or facts.is_stop_requested or is_same_scheduler(facts)):
             self.job, self._note = None, unknown_here(facts)
 
-    def _settle(self, facts: Facts) -> tuple[Facts, str | None]:
-        """Write the missing result if it is time; return the facts as they are then, and why it is not written."""
+    def _settle(self, facts: Facts) -> bool:
+        """Write the missing result if it is time; return whether there is a result now, if only in this process."""
+        self.unwritten = None
         if self._over_since is None:
-            return facts, None
+            return False
         from hpc_elastic.observe import settle
 
         now = settle.file_system_now(self.layout)
-        fresh = self._reader.read()  # what the job wrote last may have come between `facts` and the scheduler's word
+        fresh = self._read()  # what the job wrote last may have come between `facts` and the scheduler's word
         if fresh.result is not None or fresh.allocations != facts.allocations:
-            return self._reader.read(), None
+            return True
         script_word = last_line(fresh.script_output) if fresh.script_output else ""
         missing = diagnosis.missing_result(fresh, self.job, script_word, complaint=agent_complaint(fresh))
         if missing is None:
-            return facts, None
+            return False
         waited = max(self._clock() - self._over_since, now - latest_change(self.layout))
         if not missing.is_certain and waited < self._settle_s:
-            return facts, None
+            return False
         try:
             settle.settle(self.layout, fresh, missing)
-        except FileSystemError as error:
-            return replace(fresh, result=settle.result_of(fresh, missing)), error.message
-        return self._reader.read(), None
+        except FileSystemError as error:  # a full disk, or somebody else's run
+            self.unwritten = settle.unwritten_result(self.layout, fresh, missing)
+            self._why_unwritten = settle.unwritten_note(error)
+        return True
 
 
 def watch(

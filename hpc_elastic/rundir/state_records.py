@@ -23,13 +23,15 @@ class HeldState:
     """A state that a node holds for all its ranks, complete and undamaged.
 
     `part` is whose it is, as `membership.held_states` names it: the part in the world that the node had when it was
-    saved, or, if it `is_copy`, that of another node; the role for one that is the same on all of its ranks.
+    saved, or, if it `is_copy`, that of another node; the role for one that is the same on all of its ranks. One that
+    `is_partial` is not complete, and only says that some of the node's ranks have saved, which have no step in common.
     """
 
     attempt: int
     step: int
     part: str
     is_copy: bool = False
+    is_partial: bool = False
 
     @property
     def version(self) -> StateVersion:

@@ -14,10 +14,8 @@ import os
 import signal
 import threading
 import time
-import traceback
 from collections.abc import Iterator, MutableMapping
-from dataclasses import dataclass
-from types import TracebackType
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from hpc_elastic.cpu_binding import REAL_LOCAL_RANK
@@ -42,13 +40,13 @@ from hpc_elastic.rundir.error_file import (
     read_log_tail,
 )
 from hpc_elastic.rundir.layout import RunLayout
+from hpc_elastic.worker.exception_texts import ExceptionTexts, bare_texts, has_plain_text, texts_of
 from hpc_elastic.worker.uncaught import without_own_frames
 
 if TYPE_CHECKING:
     from hpc_elastic.codec import Json
 
 _CALLSTACKS = (32 * 1024, 4 * 1024, 512)  # characters; the first that fits into a datagram
-_OUTER_FRAMES, _INNER_FRAMES = 100, 2000  # of a deeper traceback, of which formatting all takes a minute a million
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,24 +113,33 @@ class ErrorReporter:
             if code == 0 or is_raised_by_term(error):
                 return False
             is_exit = isinstance(error, SystemExit)
-            message = _exit_message(error) if is_exit else describe(error)
-            return self._tell_failing(kind, "exit_code" if is_exit else "exception", code, error, message)
+            failure_class: FailureClass = "exit_code" if is_exit else "exception"
+            texts = self._texts_after_telling(kind, failure_class, code, error)
+            return self._tell_failing(
+                kind, failure_class, code, replace(texts, message=_exit_message(error)) if is_exit else texts
+            )
         except BaseException:  # a handler of a signal, no memory
             return False
 
-    def _tell_failing(
-        self, kind: WordKind, failure_class: FailureClass, exit_code: int, error: BaseException, message: str
-    ) -> bool:
+    def _texts_after_telling(
+        self, kind: WordKind, failure_class: FailureClass, exit_code: int, error: BaseException
+    ) -> ExceptionTexts:
+        """Return what an exception says; if that is the user's code, tell the agent first what is known without it."""
+        frames = without_own_frames(error.__traceback__)
+        if not has_plain_text(error):
+            self._tell_failing(kind, failure_class, exit_code, bare_texts(error, frames))
+        return texts_of(error, frames)
+
+    def _tell_failing(self, kind: WordKind, failure_class: FailureClass, exit_code: int, texts: ExceptionTexts) -> bool:
         """Tell the agent, with as much of the traceback as fits; return whether there is an agent."""
         if self.agent is None:
             return False
-        stack = format_traceback(error, without_own_frames(error.__traceback__))
         for limit in _CALLSTACKS:
             record = build_error(
                 self.worker,
                 failure_class=failure_class,
-                message=message,
-                callstack=clip(stack, limit),
+                message=texts.message,
+                callstack=clip(texts.callstack, limit),
                 exit_code=exit_code,
                 time_ns=time.time_ns(),
             )
@@ -167,31 +174,37 @@ class ErrorReporter:
         try:
             is_stop = is_raised_by_term(error)
             with _deaf_to_term(), _descriptor_left():
-                if not is_stop:
-                    with contextlib.suppress(Exception):
-                        told = describe(error) if message is None else message
-                        self._tell_failing(WordKind.FAILING, failure_class, exit_code, error, told)
-                self._write(self.path, failure_class, exit_code, error, message, is_stop=is_stop)
+                texts = self._tell_first(failure_class, exit_code, error, message, is_stop=is_stop)
+                self._write(self.path, failure_class, exit_code, texts, is_stop=is_stop)
+                if not (texts.is_complete or is_stop):
+                    self.tell_agent()  # Python asks for the text as well, and may never end
         except BaseException:
             # A full disk, no memory, a signal handler that raises: the traceback on stderr and the
             # exit code matter more, and the agent writes the file of a rank that left none.
             return
 
+    def _tell_first(
+        self, failure_class: FailureClass, exit_code: int, error: BaseException, message: str | None, *, is_stop: bool
+    ) -> ExceptionTexts:
+        """Tell the agent of a failure, and return what the error file is to say of it."""
+        texts, frames = None, error.__traceback__
+        if not is_stop:
+            with contextlib.suppress(Exception):
+                texts = self._texts_after_telling(WordKind.FAILING, failure_class, exit_code, error)
+                told = texts if message is None else replace(texts, message=message)
+                self._tell_failing(WordKind.FAILING, failure_class, exit_code, told)
+        if texts is None or (texts.is_complete and without_own_frames(frames) is not frames):
+            texts = texts_of(error, frames)
+        return texts if message is None else replace(texts, message=message)
+
     def _write(
-        self,
-        path: str,
-        failure_class: FailureClass,
-        exit_code: int,
-        error: BaseException,
-        message: str | None,
-        *,
-        is_stop: bool,
+        self, path: str, failure_class: FailureClass, exit_code: int, texts: ExceptionTexts, *, is_stop: bool
     ) -> None:
         record = build_error(
             self.worker,
             failure_class=failure_class,
-            message=describe(error) if message is None else message,
-            callstack=format_traceback(error, error.__traceback__),
+            message=texts.message,
+            callstack=texts.callstack,
             exit_code=exit_code,
             time_ns=time.time_ns(),
             stderr_tail=read_log_tail(self.stderr) if self.stderr else "",
@@ -244,15 +257,6 @@ def _descriptor_left() -> Iterator[None]:
             os.open(os.devnull, os.O_RDONLY)
 
 
-def describe(error: BaseException) -> str:
-    """Return the exception as torch's error files have it: type and text."""
-    name = type(error).__name__
-    try:
-        return f"{name}: {error}"
-    except BaseException:  # the user's __str__ may raise anything
-        return f"{name}: <exception str() failed>"
-
-
 def exit_code_of(error: BaseException) -> int:
     """Return the exit code that an exception gives a process which it ends; negative for a signal."""
     if isinstance(error, KeyboardInterrupt):
@@ -287,34 +291,3 @@ def is_raised_by_term(error: BaseException) -> bool:
             return True
         frames = frames.tb_next
     return False
-
-
-def format_traceback(error: BaseException, frames: TracebackType | None) -> str:
-    """Return the traceback as Python prints it; if that fails too, the frames alone."""
-    frames = _without_middle(frames)
-    try:
-        return "".join(traceback.format_exception(type(error), error, frames))
-    except Exception:  # Python 3.13 imports for it, which fails where the script has cleared sys.modules
-        return "".join(_describe_frames(frames))
-
-
-def _without_middle(frames: TracebackType | None) -> TracebackType | None:
-    """Return the traceback without the frames between its first and its last ones, if there are very many."""
-    listed = []
-    each = frames
-    while each is not None:
-        listed.append(each)
-        each = each.tb_next
-    if len(listed) <= _OUTER_FRAMES + _INNER_FRAMES:
-        return frames
-    short = listed[-_INNER_FRAMES]
-    for outer in reversed(listed[:_OUTER_FRAMES]):
-        short = TracebackType(short, outer.tb_frame, outer.tb_lasti, outer.tb_lineno)
-    return short
-
-
-def _describe_frames(frames: TracebackType | None) -> Iterator[str]:
-    while frames is not None:
-        code = frames.tb_frame.f_code
-        yield f'  File "{code.co_filename}", line {frames.tb_lineno}, in {code.co_name}\n'
-        frames = frames.tb_next

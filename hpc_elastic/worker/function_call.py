@@ -51,7 +51,7 @@ class FunctionCall:
         return cls(function_file=function_file, value_file=value_file, pid=os.getpid())
 
     def call(self) -> None:
-        """Call the function and write its return value.
+        """Call the function and write its return value; it is None if the function leaves by `sys.exit` with success.
 
         Raises:
             FunctionError: the function cannot be unpickled here, or its value cannot be pickled.
@@ -60,10 +60,18 @@ class FunctionCall:
         header, pickled = read_function(self.function_file)
         extend_path(header.path)
         function, arguments, keywords = _unpickle(header, pickled)
-        value, frame = call_keeping_frame(function, arguments, keywords)
+        try:
+            value, frame = call_keeping_frame(function, arguments, keywords)
+        except SystemExit as leaving:
+            if leaving.code is None or (isinstance(leaving.code, int) and leaving.code == 0):
+                self._keep(header, None)
+            raise
         if has_process_group():
             _kept.append(frame)
         del frame
+        self._keep(header, value)
+
+    def _keep(self, header: FunctionHeader, value: Any) -> None:
         if self.value_file is not None and os.getpid() == self.pid:  # not a child that the function has forked
             store.write_bytes(self.value_file, _pickle(header, value))
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import pickle
+import re
 from pathlib import Path
 from typing import Any
 
@@ -59,13 +60,23 @@ def write_result(folder: Path, **changes: Any) -> RunLayout:
     return layout
 
 
-def test_values_come_by_global_rank_and_none_for_a_rank_that_left_without_one(tmp_path: Path) -> None:
-    for rank in (0, 10):
-        (tmp_path / f"{rank}.pkl").write_bytes(pickle.dumps({"rank": rank}))
+def test_values_come_by_global_rank_also_those_that_are_none(tmp_path: Path) -> None:
+    for rank, value in ((0, {"rank": 0}), (2, None), (10, {"rank": 10})):
+        (tmp_path / f"{rank}.pkl").write_bytes(pickle.dumps(value))
     layout = write_result(tmp_path, return_values={"10": "10.pkl", "2": "2.pkl", "0": "0.pkl"})
     result = raise_unless_succeeded("train", read_result(layout))
     assert list(result.return_values.items()) == [(0, {"rank": 0}), (2, None), (10, {"rank": 10})]
     assert not result.is_failed()
+
+
+def test_a_value_that_is_missing_is_no_none_and_says_whose_it_is(tmp_path: Path) -> None:
+    (tmp_path / "0.pkl").write_bytes(pickle.dumps(None))
+    layout = write_result(tmp_path, return_values={"0": "0.pkl", "3": "3.pkl"})
+    missing = re.escape(f"what rank 3 returned is missing: there is no {tmp_path}/3.pkl")
+    with pytest.raises(RunDirectoryError, match=missing):
+        read_result(layout)
+    write_result(tmp_path, state=RunState.FAILED, return_values={})
+    assert read_result(layout).return_values == {}
 
 
 def test_a_value_that_cannot_be_read_here_says_whose_it_is(tmp_path: Path) -> None:
@@ -181,5 +192,5 @@ def test_a_run_that_failed_otherwise_raises_no_rendezvous_time_out(tmp_path: Pat
 
 
 def test_a_run_that_is_not_over_has_no_result(tmp_path: Path) -> None:
-    with pytest.raises(RunDirectoryError, match=r"there is no .*result\.json: the run is not over"):
+    with pytest.raises(RunDirectoryError, match=r"result\.json is not a run's result"):
         read_result(RunLayout(str(tmp_path)))

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import math
 import re
 import shutil
 from collections.abc import Callable
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from hpc_elastic import Run
-from hpc_elastic.errors import RunDirectoryError
+from hpc_elastic.errors import RunDirectoryError, UsageError
 from hpc_elastic.rundir.layout import ArrayLayout
+from tests.observe.builders import RunBuilder
 
 
 def test_the_folder_of_an_array_is_named_as_what_it_is(tmp_path: Path) -> None:
@@ -20,6 +23,44 @@ def test_the_folder_of_an_array_is_named_as_what_it_is(tmp_path: Path) -> None:
     with pytest.raises(RunDirectoryError, match="is the folder of an array of runs") as caught:
         Run(tmp_path)
     assert caught.value.tip == f"name a task of it, such as {tmp_path}/0"
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Run:
+    return Run(RunBuilder(tmp_path / "run").submit().allocate().open_attempt(1).layout.root)
+
+
+NOT_SECONDS = [math.nan, -1, -0.5, -math.inf, True, "10", timedelta(seconds=3)]
+
+
+@pytest.mark.parametrize("seconds", NOT_SECONDS, ids=repr)
+@pytest.mark.parametrize("wait", [Run.wait, Run.result, Run.results])
+def test_a_timeout_that_is_no_number_of_seconds_is_refused_and_nothing_is_waited_for(
+    wait: Callable[[Run, Any], Any], seconds: Any, run: Run
+) -> None:
+    message = f"timeout_s is {seconds!r}, expected seconds, 0 or more, or None for no limit"
+    with pytest.raises(UsageError, match=f"^{re.escape(message)}$"):
+        wait(run, seconds)
+
+
+@pytest.mark.parametrize("seconds", [0, 0.0])
+def test_a_timeout_of_zero_is_one_look(seconds: float, run: Run) -> None:
+    with pytest.raises(TimeoutError, match="digits is RUNNING after 0 s"):
+        run.wait(seconds)
+
+
+@pytest.mark.parametrize("timeout", [None, 0, math.inf])
+def test_a_run_that_is_over_is_not_waited_for(timeout: float | None, tmp_path: Path) -> None:
+    ended = RunBuilder(tmp_path / "run").submit().allocate().open_attempt(1).end()
+    assert Run(ended.layout.root).wait(timeout).is_over
+
+
+@pytest.mark.parametrize("seconds", [*NOT_SECONDS, math.inf, 1e300], ids=repr)
+def test_a_lead_that_is_no_number_of_seconds_is_refused_and_nobody_is_told(seconds: Any, run: Run) -> None:
+    message = f"lead_s is {seconds!r}, expected seconds, from 0 to 2147483647, or None for the job's own"
+    with pytest.raises(UsageError, match=f"^{re.escape(message)}$"):
+        run.stop(lead_s=seconds)
+    assert Path(run.run_dir, "requests.jsonl").read_bytes() == b""
 
 
 @pytest.mark.parametrize(

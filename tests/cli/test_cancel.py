@@ -15,7 +15,7 @@ from hpc_elastic.cli.main import main
 from hpc_elastic.rundir import store
 from hpc_elastic.rundir.states import RunState
 from tests.cli.conftest import FakeSlurm
-from tests.observe.builders import RunBuilder
+from tests.observe.builders import RunBuilder, refuse_writes
 
 Capture = pytest.CaptureFixture[str]
 
@@ -85,18 +85,12 @@ def test_run_whose_disk_is_full_is_cancelled_by_the_scheduler_at_once(
     number: int,
     is_cancelled: bool,
 ) -> None:
-    def write(descriptor: int, content: bytes) -> int:
-        if os.readlink(f"/proc/self/fd/{descriptor}") == run.layout.requests:
-            raise OSError(number, os.strerror(number))
-        return real_write(descriptor, content)
-
     run.allocate().open_attempt(1)
     fake_slurm.say("RUNNING")
     fake_slurm.script(
         "scancel", f'echo \'{{"state": "CANCELLED", "exit_code": 10, "cause": "TERM"}}\' >{run.layout.result}'
     )
-    real_write = os.write
-    monkeypatch.setattr(os, "write", write)
+    refuse_writes(monkeypatch, run.layout.root, number)
     assert main(["cancel", run.layout.root]) == (0 if is_cancelled else 5)
     assert fake_slurm.calls("scancel") == ["scancel 42"] * is_cancelled
     said = capsys.readouterr()
@@ -128,6 +122,22 @@ def test_who_may_not_ask_a_run_is_told_who_may_or_where(
     said = capsys.readouterr().err
     assert tip in said
     assert "--run-dir" not in said
+
+
+@pytest.mark.parametrize(
+    "job_id", ["42", "local-4194304-1"]
+)  # Slurm says CANCELLED, and of a local job nothing is left
+def test_cancel_that_ended_the_job_succeeds_though_no_result_can_be_written(
+    tmp_path: Path, fake_slurm: FakeSlurm, capsys: Capture, monkeypatch: pytest.MonkeyPatch, job_id: str
+) -> None:
+    run = RunBuilder(tmp_path / "run", scheduler="local" if job_id.startswith("local") else "slurm")
+    run.submit(job_id, host=os.uname().nodename).allocate().open_attempt(1)
+    fake_slurm.say("RUNNING")
+    refuse_writes(monkeypatch, run.layout.root)
+    assert main(["cancel", run.layout.root]) == 0
+    said = capsys.readouterr()
+    assert "digits ended: CANCELLED, the job was cancelled and no agent could write a result" in said.out
+    assert f"the result could not be written: cannot write {run.layout.result}: No space left on device" in said.err
 
 
 @pytest.mark.parametrize(("state", "code"), [(RunState.CANCELLED, 0), (RunState.SUCCEEDED, 5)])

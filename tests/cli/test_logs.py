@@ -22,6 +22,7 @@ from hpc_elastic.rundir.node_log import format_head, format_time
 from hpc_elastic.rundir.records import LogMark
 from tests.cli.conftest import FakeSlurm
 from tests.observe.builders import RunBuilder
+from tests.rundir.test_full_disk import full_disk
 
 Capture = pytest.CaptureFixture[str]
 
@@ -52,6 +53,22 @@ def test_a_role_that_ran_on_has_its_output_in_an_older_attempt(
     assert capfd.readouterr().out == "read\n"
     assert logs(run, "--follow") == 0
     assert capfd.readouterr().out == "second\n"
+
+
+def test_an_attempt_that_could_not_be_opened_for_want_of_space_hides_no_logs(
+    run: RunBuilder, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Path(run.layout.attempt(3)).mkdir()
+    full_disk(monkeypatch, run.layout.root)
+    assert logs(run) == 0
+    said = f"hpc-elastic: no space is left on the file system of {run.layout.root}: what was written since is not in"
+    shown = capfd.readouterr()
+    assert (shown.out, said in shown.err) == ("second\n", True)
+    assert logs(run, "--rank", "all") == 0
+    assert capfd.readouterr().out == "[node1:0] second\n[node1:0] warning\n"
+    run.end()
+    assert logs(run) == 0
+    assert "no space" not in capfd.readouterr().err
 
 
 def test_rank_and_attempt_choose(run: RunBuilder, capfd: pytest.CaptureFixture[str]) -> None:

@@ -17,7 +17,7 @@ from hpc_elastic.api.find import find_run
 from hpc_elastic.cli.main import main
 from hpc_elastic.rundir.states import RunState
 from tests.cli.conftest import FakeSlurm
-from tests.observe.builders import RunBuilder
+from tests.observe.builders import RunBuilder, refuse_writes
 from tests.slurm_sandbox.sandbox import wait_until
 
 Capture = pytest.CaptureFixture[str]
@@ -345,6 +345,23 @@ def test_cancel_of_an_array_that_waits_takes_it_out_of_the_queue(
     assert fake_slurm.calls("scancel")[0] == "scancel --state=PENDING 42"
     assert json.loads((folder / "3" / "result.json").read_text())["reason"] == "stop_requested"
     assert main(["cancel", "42"]) == 0  # as for a run that was cancelled before
+
+
+def test_cancel_of_an_array_on_a_full_disk_succeeds_at_once(
+    workplace: Path, fake_slurm: FakeSlurm, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = submit(fake_slurm, workplace)
+    RunBuilder.at(folder / "0", "42_0").allocate()
+    fake_slurm.script("scancel", f"echo '42|42|CANCELLED|0|0||None|' >{fake_slurm.folder}/rows")
+    fake_slurm.script("squeue", f"cat {fake_slurm.folder}/rows 2>/dev/null || echo '42|42_0|RUNNING|0|0||None|'")
+    refuse_writes(monkeypatch, str(folder))
+    assert main(["cancel", "42"]) == 0
+    said = capsys.readouterr()
+    assert "digits ended: 4 CANCELLED" in said.out
+    assert f"cannot write {folder}/0/requests.jsonl: No space left on device; only the scheduler is told" in said.err
+    assert said.err.count("only the scheduler is told") == 1
+    assert "asked digits to stop" not in said.err
+    assert said.err.count("the result could not be written") == 1
 
 
 @pytest.mark.long

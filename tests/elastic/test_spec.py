@@ -44,6 +44,7 @@ def test_entrypoint_name_is_qualified_name_or_base_name(entrypoint: Any, name: s
         ({"local_world_size": 0}, "local_world_size: expected at least 1 worker, found 0"),
         ({"max_restarts": -1}, "max_restarts: expected 0 or more, found -1"),
         ({"monitor_interval": 0}, "monitor_interval: expected more than 0 seconds, found 0"),
+        ({"monitor_interval": float("inf")}, "monitor_interval: expected more than 0 seconds, found inf"),
         ({"monitor_interval": float("nan")}, "monitor_interval: expected more than 0 seconds, found nan"),
         ({"entrypoint": ""}, "entrypoint: expected a function or a name, found ''"),
         ({"entrypoint": None}, "entrypoint: expected a function or a name, found None"),

@@ -401,7 +401,6 @@ _fault(
     "exception",
     1,
     "ValueError: bad batch 17",
-    is_quick=True,
 )
 _fault("finally_exits", "sys.exit(3) inside try/finally: destroy_process_group()", "exit_code", 2, "exit code 3")
 _fault(
@@ -536,7 +535,6 @@ _fault(
     "exception signal",
     2,
     "(?i)DataLoader worker.*(kill|exited unexpectedly)|ConnectionResetError",
-    is_quick=True,
 )
 _fault("loader_exits", "a data loader's process calls os._exit", "exception", 1, "DataLoader worker")
 _fault(

@@ -234,11 +234,29 @@ sys.exit(open("go").read() == "fails")
     run.assert_nothing_left(within_s=3 * retries.FOR_S + 60)
     for path in run.path.rglob("*"):  # a minute later: an agent might still have been about to write the result
         os.utime(path, (0, 0))
-    # As long as nothing can be written, those who wait are told why and get the exit code.
-    assert "No space left on device" in door.run("logs", run.job_id, "--follow", exit_code=5).stderr
-    assert "No space left on device" in door.run("status", run.job_id).stderr
-    (disk / "ballast").unlink()
+    # As long as nothing can be written, the end is known to those who ask, and that it could not be written.
+    unwritten = f"the result could not be written: cannot write {run.layout.result}: No space left on device"
+    assert unwritten in door.run("logs", run.job_id, "--follow").stderr
     shown = json.loads(door.run("status", run.job_id, "--json").stdout)
-    assert (shown["state"], shown["exit_code"]) == ("FAILED", 5)
+    assert (shown["state"], shown["exit_code"], shown["attempts"], shown["between"]) == ("FAILED", 5, 1, None)
     assert "No space left on device" in shown["cause"]
+    assert unwritten in shown["note"]
+    assert json.loads(door.run("explain", run.job_id, "--json").stdout)["advice"][-1].startswith("free some space")
+    assert not Path(run.layout.result).exists()
+    (disk / "ballast").unlink()
+    written = json.loads(door.run("status", run.job_id, "--json").stdout)
+    assert (written["state"], written["exit_code"], written["cause"]) == ("FAILED", 5, shown["cause"])
+    assert written["note"] is None
     run.assert_records_valid()
+
+
+def test_cancel_on_a_disk_that_got_full_ends_the_run_with_success(door: Door, disk: Path) -> None:
+    write_job(door, script="import time\nprint('waiting', flush=True)\ntime.sleep(3600)\n")
+    run = door.submit("job.yaml", "--run-dir", str(disk / "run"))
+    run.wait_for_output("waiting")
+    fill(disk)
+    done = door.run("cancel", run.job_id)
+    assert "probe ended: CANCELLED" in done.stdout
+    assert f"cannot write {run.layout.requests}: No space left on device; only the scheduler is told" in done.stderr
+    assert f"cannot write {run.layout.result}: No space left on device" in done.stderr
+    run.assert_nothing_left(within_s=0)

@@ -95,7 +95,7 @@ def look(door: Door, python: Path | str, *, exit_code: int = 0) -> dict[str, obj
     return seen
 
 
-@pytest.mark.variant(of="test_the_python_may_come_from_setup")
+@pytest.mark.variant(of="test_workers_see_their_own_environment_alone")
 def test_digits_train_in_an_environment_that_has_nothing_of_ours(environments: Environments, outside: Door) -> None:
     assert not has_module(environments.submits, "torch")
     assert has_module(environments.trains, "torch")
@@ -112,6 +112,7 @@ def test_digits_train_in_an_environment_that_has_nothing_of_ours(environments: E
     run.assert_records_valid()
 
 
+@pytest.mark.variant(of="test_the_login_command_works_without_torch")
 def test_every_verb_works_without_torch(outside: Door) -> None:
     outside.write("look.py", LOOK)
     outside.write("job.yaml", f"{JOB}entrypoint: {{script: look.py}}\n")
@@ -159,6 +160,7 @@ def test_workers_run_under_any_supported_python(outside: Door, version: str) -> 
     assert seen["child"] == ["ModuleNotFoundError: No module named 'hpc_elastic'"]
 
 
+@pytest.mark.variant(of="test_workers_see_their_own_environment_alone")
 def test_the_python_may_come_from_setup(environments: Environments, outside: Door) -> None:
     activate = environments.trains.with_name("activate")
     outside.write("look.py", LOOK)

@@ -104,11 +104,12 @@ def assert_left_out(door: Door, run: Run, node: str, *words: str, world: tuple[s
     run.assert_records_valid()
 
 
+@pytest.mark.variant(of="test_a_node_with_a_hung_disk_is_named_and_left_out_and_its_agent_ends")
 @pytest.mark.parametrize(
     "node",
     [
         pytest.param(2, id="member"),
-        *variants(0, of="test_a_node_with_a_full_scratch_is_named_and_left_out", ids=["head"]),
+        *variants(0, of="test_a_node_with_a_hung_disk_is_named_and_left_out_and_its_agent_ends", ids=["head"]),
     ],
 )
 def test_a_node_with_a_full_scratch_is_named_and_left_out(door: Door, node: int) -> None:
@@ -120,6 +121,7 @@ def test_a_node_with_a_full_scratch_is_named_and_left_out(door: Door, node: int)
     assert f"local{node} is unhealthy: scratch: " in log
 
 
+@pytest.mark.variant(of="test_a_node_with_a_hung_disk_is_named_and_left_out_and_its_agent_ends")
 def test_a_node_whose_run_directory_is_read_only_is_named_and_left_out(door: Door) -> None:
     surroundings = in_namespace(door, READ_ONLY, door.folder / "run")
     run = start(door, surroundings, on="2")

@@ -89,6 +89,7 @@ def _weights(door: Door, name: str) -> str:
     return Path(door.folder / name).read_text()
 
 
+@pytest.mark.variant(of="test_another_run_goes_on_from_a_state_that_is_saved_while_the_first_goes_on")
 def test_another_run_goes_on_where_a_cancelled_one_was(door: Door) -> None:
     run, folder = train_until_told(door, nodes="2", workers=1, site="local")
     wait_until_saved(run, folder, 1, 2)

@@ -108,3 +108,32 @@ def test_a_stopped_run_saves_first_and_ends_when_all_have_left_or_their_time_is_
     assert (result["restarts"], result["failures"]) == (0, {})
     run.assert_nothing_left()
     run.assert_records_valid()
+
+
+SAVES_IN_ITS_GRACE = """
+import signal, time
+from hpc_elastic.worker import notice_received
+told = []
+signal.signal(signal.SIGTERM, lambda *_: told.append("TERM"))
+print("ready", flush=True)
+while not told:
+    notice_received()
+    time.sleep(0.002)
+print("saved after", *told, flush=True)
+"""
+
+
+def test_ranks_that_ask_for_notices_have_their_grace_where_notice_and_stop_come_together(door: Door) -> None:
+    """The calls that had begun waited for an agreement that the stop had ended, until KILL."""
+    door.write("train.py", SAVES_IN_ITS_GRACE)
+    door.write(
+        "job.yaml",
+        "name: hurried\nsite: local\nnodes: 2\nworkers_per_node: 2\nentrypoint: {script: train.py}\n"
+        "restart: {max_restarts: 0}\nsignals: {grace: 60s}\n",
+    )
+    run = door.submit("job.yaml")
+    for rank in range(4):
+        run.wait_for_output("ready", rank=rank)
+    assert door.run("stop", "--lead", "0s").stdout.startswith("hurried ended: CANCELLED, stopped by ")
+    assert [run.stdout(1, rank).splitlines()[1:] for rank in range(4)] == [["saved after TERM"]] * 4, run.story()
+    run.assert_records_valid()

@@ -83,6 +83,7 @@ def test_one_task_is_requeued_and_goes_on_in_its_own_run(slurm: Cluster, slurm_d
     array.assert_over(*[("CANCELLED", 10)] * 3, OK)
 
 
+@pytest.mark.variant(of="test_a_job_that_is_submitted_from_inside_another_is_its_own")
 @pytest.mark.mirrored
 def test_a_job_that_a_task_submits_is_not_the_task(slurm: Cluster, slurm_door: Door) -> None:
     """It inherits the task's SLURM_ARRAY_* (22.05)."""

@@ -67,6 +67,7 @@ def test_variables_of_a_profile_change_no_job_and_no_answer(slurm_door: Door, sl
     assert json.loads(slurm_door.run("status", "--json", run.job_id).stdout)["state"] == "SUCCEEDED"
 
 
+@pytest.mark.variant(of="test_variables_of_a_profile_change_no_job_and_no_answer")
 @pytest.mark.mirrored
 def test_a_site_that_exports_nothing_runs_jobs_as_well(slurm_door: Door, slurm: Cluster) -> None:
     where = " ".join(f"{name}={value}" for name, value in slurm.environment.items() if name.endswith("PATH"))

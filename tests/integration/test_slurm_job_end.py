@@ -20,6 +20,7 @@ def log_of(training: Training, node: str) -> str:
     return Path(training.run.path / "agents" / f"{node}.out").read_text()
 
 
+@pytest.mark.variant(of="test_an_agent_ends_the_job_of_a_script_whose_machine_was_shut_down_after_its_agent")
 def test_another_agent_ends_the_job_if_the_one_that_is_to_end_it_dies(slurm_door: Door, slurm: Cluster) -> None:
     training = Training.start(slurm_door)
     slurm.kill("node1")

@@ -90,6 +90,7 @@ def test_a_state_is_saved_on_request_also_by_the_head_that_took_over(slurm_door:
     assert assert_over(run, "SUCCEEDED", 0, killed=["node1"])["attempts"] == 2
 
 
+@pytest.mark.variant(of="test_all_ranks_load_from_disk_if_the_same_failure_comes_after_a_load_from_memory")
 def test_all_ranks_load_from_disk_if_a_spare_without_a_state_takes_a_place(slurm_door: Door, slurm: Cluster) -> None:
     run, folder = train(slurm_door, nodes="3", workers=1, more="spares: 1\nelastic: {lease: 3s}")
     wait_until_saved(run, folder, 1, 3)
@@ -107,7 +108,7 @@ def test_all_ranks_load_from_disk_if_a_spare_without_a_state_takes_a_place(slurm
     slurm.boot("node2")
     chosen = [event["message"] for event in events(run) if event["name"] == "state.chosen"]
     assert chosen == [
-        "attempt 2: all ranks load from disk: node4 holds no state in memory",
+        "attempt 2: all ranks load from disk: node4 holds no state of its ranks in memory",
         f"attempt 3: all ranks can go on at step {first}, which is in memory",
     ]
 
@@ -179,7 +180,7 @@ def held_back(slurm: Cluster, run: Run) -> Iterator[None]:
     slurm.run("scontrol", "release", run.job_id)
 
 
-@pytest.mark.variant(of="test_all_ranks_load_from_disk_if_a_spare_without_a_state_takes_a_place")
+@pytest.mark.variant(of="test_all_ranks_load_from_disk_if_the_same_failure_comes_after_a_load_from_memory")
 def test_all_ranks_load_from_disk_where_what_was_kept_is_damaged(slurm_door: Door, slurm: Cluster) -> None:
     run, folder = train(slurm_door, nodes="2", workers=2)
     wait_until_saved(run, folder, 1, 4)
@@ -198,7 +199,7 @@ def test_all_ranks_load_from_disk_where_what_was_kept_is_damaged(slurm_door: Doo
     assert failed.endswith(f"cannot be loaded: {damaged} is damaged"), failed
 
 
-@pytest.mark.variant(of="test_all_ranks_load_from_disk_if_a_spare_without_a_state_takes_a_place")
+@pytest.mark.variant(of="test_all_ranks_load_from_disk_if_the_same_failure_comes_after_a_load_from_memory")
 def test_all_ranks_load_from_disk_where_a_part_of_what_was_kept_is_missing(slurm_door: Door, slurm: Cluster) -> None:
     run, folder = train(slurm_door, nodes="2", workers=2)
     wait_until_saved(run, folder, 1, 4)

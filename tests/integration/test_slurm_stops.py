@@ -162,7 +162,6 @@ def test_a_term_to_one_agent_alone_is_one_term_for_every_worker(slurm_door: Door
 
 
 @pytest.mark.variant(of="test_cancel_kills_what_ignores_term")
-@pytest.mark.variant(of="test_cancel_kills_what_ignores_term")
 @pytest.mark.mirrored
 def test_scancel_while_one_rank_ignores_term_leaves_nothing(slurm_door: Door, slurm: Cluster) -> None:
     run = start(slurm_door, STUBBORN, more="signals: {grace: 2s, restart_grace: 1s}")
@@ -206,6 +205,7 @@ def test_scancel_between_attempts_ends_the_run(slurm_door: Door, slurm: Cluster)
     assert assert_over(run, "CANCELLED", 10)["reason"] == "terminated"
 
 
+@pytest.mark.variant(of="test_stop_with_requeue_saves_and_goes_on_in_the_next_allocation")
 @pytest.mark.mirrored
 def test_stop_lets_the_workers_save_and_ends_the_run_without_scancel(slurm_door: Door, slurm: Cluster) -> None:
     run = start(slurm_door, SAVES_ON_NOTICE, ranks=4, nodes="2")
@@ -254,6 +254,7 @@ def test_workers_get_a_users_signal_once_where_slurm_tells_every_process(slurm_d
     assert "sent to" not in (run.path / "agents" / "node2.out").read_text()
 
 
+@pytest.mark.variant(of="test_workers_get_a_users_signal_once_where_slurm_tells_every_process")
 @pytest.mark.mirrored
 def test_signals_to_the_batch_script_or_to_all_of_the_job_do_not_end_it(slurm_door: Door, slurm: Cluster) -> None:
     """HUP and USR1 end a shell that knows nothing of them, and Slurm ends the job with its batch script."""
@@ -283,9 +284,10 @@ def test_signals_to_all_of_the_job_reach_workers_while_srun_is_stopped(slurm_doo
     assert_left_slurm(slurm, run, "COMPLETED", "0:0")
 
 
+@pytest.mark.variant(of="test_signals_to_all_of_the_job_reach_workers_while_srun_is_stopped")
 @pytest.mark.mirrored
 @pytest.mark.parametrize(
-    "name", ["TERM", *variants("HUP", "INT", of="test_a_stop_of_all_of_the_job_comes_while_srun_is_stopped")]
+    "name", ["TERM", *variants("HUP", "INT", of="test_signals_to_all_of_the_job_reach_workers_while_srun_is_stopped")]
 )
 def test_a_stop_of_all_of_the_job_comes_while_srun_is_stopped(slurm_door: Door, slurm: Cluster, name: str) -> None:
     run = start(slurm_door, WAITS, ranks=2, nodes="2", workers="1")

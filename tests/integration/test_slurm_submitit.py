@@ -174,6 +174,7 @@ def wait_for_file(path: str) -> int:
     return int(os.environ["WORLD_SIZE"])
 
 
+@pytest.mark.variant(of="test_a_job_and_an_array_have_slurms_ids_and_a_result_for_every_task")
 def test_a_lost_node_leaves_the_results_of_the_others(
     executor: submitit.AutoExecutor, slurm: Cluster, tmp_path: Path
 ) -> None:

@@ -77,6 +77,7 @@ def test_a_crash_restarts_all_and_the_job_completes(start: Start, record_propert
     assert (job.result()["attempts"], job.result()["restarts"]) == (2, 1)
 
 
+@pytest.mark.variant(of="test_a_killed_torchrun_takes_its_workers_with_it_and_the_others_go_on")
 @pytest.mark.mirrored
 def test_the_others_go_on_without_a_torchrun_that_was_killed(start: Start, record_property: Note) -> None:
     job = start("3:4", max_restarts=0)

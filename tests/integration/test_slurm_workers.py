@@ -14,6 +14,7 @@ import pytest
 from tests.integration.conftest import Door, Run
 from tests.integration.slurm_jobs import assert_over, only_run, script_output, write_job
 from tests.slurm_sandbox.cluster import Cluster
+from tests.tiers import variants
 
 pytestmark = pytest.mark.slurm
 
@@ -114,8 +115,11 @@ TASK_LEVEL = ("SLURM_PROCID", "SLURM_LOCALID", "SLURM_NTASKS", "SLURM_NODEID", "
     ("mode", "expected"),
     [
         ("hide", ["- - - - - -"] * 4),
-        ("keep", ["0 0 2 0 2 2", "0 0 2 0 2 2", "1 0 2 1 2 2", "1 0 2 1 2 2"]),
-        ("rank", ["0 0 4 0 2 -", "1 1 4 0 2 -", "2 0 4 1 2 -", "3 1 4 1 2 -"]),
+        *variants(
+            ("keep", ["0 0 2 0 2 2", "0 0 2 0 2 2", "1 0 2 1 2 2", "1 0 2 1 2 2"]),
+            ("rank", ["0 0 4 0 2 -", "1 1 4 0 2 -", "2 0 4 1 2 -", "3 1 4 1 2 -"]),
+            of="test_slurms_variables_are_those_of",
+        ),
     ],
 )
 def test_slurms_variables_are_those_of(slurm_door: Door, mode: str, expected: list[str]) -> None:

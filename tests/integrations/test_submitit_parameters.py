@@ -44,6 +44,13 @@ def test_every_parameter_of_submitits_slurm_executor_is_known_or_is_refused() ->
     assert SLURM_NAMES - names == set()
 
 
+@pytest.mark.parametrize("name", ["timeout_min", "slurm_time", "mem_gb", "slurm_signal_delay_s"])
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), -1])
+def test_a_duration_or_a_size_that_is_no_number_or_negative_is_refused_by_name(name: str, value: float) -> None:
+    with pytest.raises(ValueError, match=f"^the parameter {name} is {value!r}, expected a number, 0 or more$"):
+        check_names({name: value})
+
+
 @pytest.mark.parametrize(
     ("parameters", "expected"),
     [

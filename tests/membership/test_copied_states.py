@@ -113,7 +113,20 @@ def test_a_node_that_is_drained_gives_what_its_ranks_had_saved_last() -> None:
 def test_two_neighbours_that_are_lost_at_once_send_all_to_disk() -> None:
     choice = choose({"node0": own("node0", 9, 10)})  # node1 had the copy of node2's
     assert choice.states == ()
-    assert choice.lines == ("all ranks load from disk: node1 and 1 more hold no state in memory",)
+    assert choice.lines == ("all ranks load from disk: node1 and 1 more hold no state of their ranks in memory",)
+
+
+def test_where_the_copies_lag_behind_a_node_is_not_said_to_hold_nothing() -> None:
+    """A spare takes the place of a lost node, of whose states others have copies that are older than all of theirs."""
+    choice = choose({"node0": own("node0", 9, 10), "node1": own("node1", 9, 10) + copies("node2", 7, 8)})
+    why = "what node2 needs is only in others' memory, at step 8 at the newest"
+    assert choice.states == ()
+    assert choice.lines == (f"all ranks load from disk: no step is in the memory of all of them: {why}",)
+
+
+def test_a_node_that_has_only_copies_of_others_holds_nothing_of_its_ranks() -> None:
+    choice = choose({"node0": own("node0", 9), "node1": copies("node2", 9)})
+    assert choice.lines == ("all ranks load from disk: node1 holds no state of its ranks in memory",)
 
 
 def test_a_state_that_is_the_same_on_all_ranks_is_had_from_any_node() -> None:

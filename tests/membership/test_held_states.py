@@ -89,13 +89,26 @@ def test_nothing_is_said_if_nobody_holds_anything() -> None:
 @pytest.mark.parametrize(
     ("steps", "why"),
     [
-        (([5], []), "node1 holds no state in memory"),
+        (([5], []), "node1 holds no state of its ranks in memory"),
         (([5], [6]), "no step is in the memory of all of them"),
     ],
 )
 def test_all_load_from_disk_if_one_node_lacks_the_state(steps: tuple[list[int], list[int]], why: str) -> None:
     choice = choose_states(TWO, ["default"], held(TWO, *steps))
     assert (choice.states, choice.lines) == ((), (f"all ranks load from disk: {why}",))
+
+
+def test_a_node_whose_ranks_have_saved_different_steps_is_not_said_to_hold_nothing() -> None:
+    why = "no step is in the memory of all ranks of node1"
+    for steps in ([5], []):
+        choice = choose_states(TWO, ["default"], held(TWO, steps, []), at_odds=["node1"])
+        assert (choice.states, choice.lines) == ((), (f"all ranks load from disk: {why}",))
+        (line,) = why_not_flushed(TWO, held(TWO, steps, []), at_odds=["node1"])
+        assert line == f"no state is kept for the next allocation: {why}"
+    assert (
+        "node1 and 1 more"
+        in choose_states(world_of(*["default"] * 3), ["default"], {}, at_odds=["node1", "node2"]).lines[0]
+    )
 
 
 def test_a_state_of_other_ranks_does_not_fit_a_world_of_another_size() -> None:
@@ -222,11 +235,11 @@ def test_why_no_node_writes_its_part_is_said_of_each_group_of_roles() -> None:
     none = "no state is kept for the next allocation: "
     assert why_not_flushed(TWO, held(TWO, [6, 7], [7, 8])) == ()
     assert why_not_flushed(TWO, held(TWO, [6, 7], [8, 9])) == (f"{none}no step is in the memory of all of them",)
-    assert why_not_flushed(TWO, held(TWO, [6, 7], [])) == (f"{none}node1 holds no state in memory",)
+    assert why_not_flushed(TWO, held(TWO, [6, 7], [])) == (f"{none}node1 holds no state of its ranks in memory",)
     assert why_not_flushed(TWO, NOTHING_HELD) == ()
     apart = world_of("trainer", "reader", "reader", restarts={"reader": "restart_role", "trainer": "restart_role"})
     (line,) = why_not_flushed(apart, held(apart, [6], [7], []))
-    assert line == "no state of reader is kept for the next allocation: node2 holds no state in memory"
+    assert line == "no state of reader is kept for the next allocation: node2 holds no state of its ranks in memory"
 
 
 def test_one_node_writes_the_newest_state_that_is_the_same_on_all_ranks_although_others_are_lost() -> None:

@@ -136,6 +136,16 @@ def test_a_line_says_why_no_state_is_written_although_nodes_hold_some() -> None:
     assert line in [log.text for log in of_kind(actions, Log)]
 
 
+def test_where_a_nodes_ranks_have_no_step_in_common_the_line_says_that_and_nothing_is_written() -> None:
+    script = HeadScript(2)
+    script.run()
+    partial = HeldState(attempt=1, step=9, part=part_of(an_assign(group_rank=1)), is_partial=True)
+    actions = ends(script, holds(0, (1, 8), (1, 9)), (partial,))
+    assert set(flushes(actions).values()) == {None}
+    line = "no state is kept for the next allocation: no step is in the memory of all ranks of node1"
+    assert line in [log.text for log in of_kind(actions, Log)]
+
+
 def test_nothing_is_said_of_states_where_nobody_has_saved_any_or_files_stay() -> None:
     script = HeadScript(2)
     script.run()

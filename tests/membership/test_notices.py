@@ -89,6 +89,31 @@ def test_counts_of_an_older_attempt_are_passed_over() -> None:
     assert not polls(script, 1, 3, attempt=2)
 
 
+def test_the_call_is_named_though_the_workers_are_being_stopped() -> None:
+    script = HeadScript(3)
+    script.run()
+    give(script)
+    assert not sent(polls(script, 0, 3), NoticeFrom)
+    assert {stop.manner for stop in sent(script.fail(1), Stop).values()} == {StopManner.RESTART}
+    script.stopped(2)
+    assert not sent(polls(script, 1, 4), NoticeFrom)
+    named = sent(polls(script, 2, 5), NoticeFrom)
+    assert named == dict.fromkeys(
+        ("node0", "node1", "node2"), NoticeFrom(attempt=1, first=NoticeCounts(polls=6, beats=1))
+    )
+
+
+def test_a_lost_node_is_not_waited_for() -> None:
+    """Workers that save, or are stopped with their grace, would wait for it in vain."""
+    script = HeadScript(3)
+    script.run()
+    give(script)
+    polls(script, 0, 3)
+    polls(script, 1, 5)
+    named = sent(script.head.lost("node2", "it is gone", script.now, is_gone=True), NoticeFrom)
+    assert named == dict.fromkeys(("node0", "node1"), NoticeFrom(attempt=1, first=NoticeCounts(polls=6, beats=1)))
+
+
 def test_the_workers_of_a_later_attempt_hear_of_it_at_their_first_call() -> None:
     script = HeadScript(2)
     script.run()
@@ -271,12 +296,17 @@ def test_has_its_workers_wait_and_tells_how_often_they_have_asked() -> None:
     assert member.phase is MemberPhase.WORKING
 
 
-def test_passes_over_a_notice_for_workers_that_are_not_at_work() -> None:
-    for member in (parked(), stopping(), joining()):
-        assert not member.received(GiveNotice(attempt=1, notice=GIVEN), 1)
-        assert not member.received(NoticeFrom(attempt=1, first=NoticeCounts(polls=7, beats=8)), 1)
-        assert not member.polls_counted(1, NoticeCounts(polls=1, beats=1))
-    assert not working().received(GiveNotice(attempt=2, notice=GIVEN), 1)
+def test_workers_that_are_being_stopped_take_part_and_those_of_no_attempt_do_not() -> None:
+    """A call of theirs, or of a rank on another node, would wait for as long as they have to save."""
+    member = stopping()
+    assert member.received(GiveNotice(attempt=1, notice=GIVEN), 1) == [HoldForNotice(attempt=1, notice=GIVEN)]
+    made, named = NoticeCounts(polls=3, beats=4), NoticeFrom(attempt=1, first=NoticeCounts(polls=7, beats=8))
+    assert told(member.polls_counted(1, made)) == [NoticePolls(attempt=1, made=made)]
+    assert member.received(named, 2) == [NameNotice(attempt=1, first=named.first)]
+    for other, attempt in ((joining(), 1), (working(), 2)):
+        assert not other.received(GiveNotice(attempt=attempt, notice=GIVEN), 1)
+        assert not other.received(replace(named, attempt=attempt), 1)
+        assert not other.polls_counted(attempt, made)
 
 
 def test_a_worker_that_exits_75_after_a_notice_has_not_failed() -> None:

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 from hpc_elastic.codec import to_json
 from hpc_elastic.plan.launch_plan import LaunchPlan, SchedulerName, SignalsPlan, parse_plan
@@ -49,6 +53,18 @@ def make_plan(
     signals = SignalsPlan(notice="USR2", lead_s=120.0, grace_s=grace_s, restart_grace_s=5.0)
     plan = make(run=f"{name}-20260102-030405-abcd", name=name, run_dir=str(run_dir), created=TIME, signals=signals)
     return replace(plan, restart=replace(plan.restart, max_restarts=max_restarts))
+
+
+def refuse_writes(patch: pytest.MonkeyPatch, root: str, number: int = errno.ENOSPC) -> None:
+    """Have each write to a file below a folder fail with this error, as on a full disk."""
+    really_write = os.write
+
+    def write(descriptor: int, content: bytes) -> int:
+        if os.readlink(f"/proc/self/fd/{descriptor}").startswith(f"{root}/"):
+            raise OSError(number, os.strerror(number))
+        return really_write(descriptor, content)
+
+    patch.setattr(os, "write", write)
 
 
 class RunBuilder:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from dataclasses import replace
 from pathlib import Path
 
@@ -120,6 +122,18 @@ def test_of_a_rank_that_faulthandler_ended_the_place_is_where_it_waited(tmp_path
 def facts(run: RunBuilder) -> tuple[ExplainFacts, float]:
     layout = run.layout
     return read_explain_facts(layout, take_tolerant_snapshot(layout)), 0.0
+
+
+@pytest.mark.parametrize(("number", "has_advice"), [(errno.ENOSPC, True), (errno.EDQUOT, True), (errno.EIO, False)])
+def test_where_the_run_directory_is_full_people_are_told_to_free_space_and_nothing_else(
+    number: int, has_advice: bool, tmp_path: Path
+) -> None:
+    run = start(tmp_path / "run")
+    run.end(RunState.FAILED, exit_code=5, reason="agent_failed", cause=f"cannot write /x: {os.strerror(number)}")
+    advice = explain(*facts(run)).advice
+    assert (advice == ("free some space, or choose another place with --run-dir, and submit the job again",)) == (
+        has_advice
+    )
 
 
 @pytest.mark.parametrize(

@@ -21,6 +21,7 @@ from hpc_elastic.rundir.states import RunState
 from hpc_elastic.scheduler.protocol import JobState, JobStatus
 from tests.observe.builders import TIME, RunBuilder
 from tests.observe.failed_runs import BEGAN_S, CAUSE, KINDS
+from tests.rundir.test_full_disk import full_disk
 
 
 class SilentScheduler:
@@ -90,6 +91,26 @@ def test_torn_roster_and_absent_records_are_tolerated(tmp_path: Path) -> None:
     Path(run.layout.submission).unlink()
     snapshot = take_snapshot(run.layout, None)
     assert (snapshot.state, snapshot.workers, snapshot.job_id) == (RunState.RUNNING, None, "42")
+
+
+def test_the_folder_of_an_attempt_that_could_not_be_opened_is_no_attempt(tmp_path: Path) -> None:
+    run = RunBuilder(tmp_path / "run").submit().allocate().open_attempt(1).fail_attempt(1, "rank 1 on node1 failed")
+    Path(run.layout.attempt(2)).mkdir()
+    Path(run.layout.world(2)).write_bytes(Path(run.layout.world(1)).read_bytes())
+    snapshot = take_snapshot(run.layout, TellingScheduler(JobState.RUNNING))
+    assert (snapshot.attempts, snapshot.workers, snapshot.between) == (1, 4, "rank 1 on node1 failed")
+
+
+def test_status_says_that_no_space_is_left_until_there_is_a_result(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = RunBuilder(tmp_path / "run").submit().allocate().open_attempt(1)
+    full_disk(monkeypatch, run.layout.root)
+    said = f"no space is left on the file system of {run.layout.root}: free some, or what the run writes is lost"
+    assert take_snapshot(run.layout, TellingScheduler(JobState.RUNNING)).note == said
+    assert str(take_snapshot(run.layout, TellingScheduler(JobState.FAILED)).note).endswith(f"not there yet; {said}")
+    run.end()
+    assert take_snapshot(run.layout, None).note is None
 
 
 def test_empty_directory_is_a_run_of_which_nothing_is_known(tmp_path: Path) -> None:

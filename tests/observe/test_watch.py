@@ -12,10 +12,11 @@ from typing import Any
 import pytest
 
 from hpc_elastic.observe.watch import QuestionPace, RunWatch, watch
+from hpc_elastic.rundir.complaint import complaint
 from hpc_elastic.rundir.layout import RunLayout
 from hpc_elastic.rundir.states import RunState
 from hpc_elastic.scheduler.protocol import JobState, JobStatus
-from tests.observe.builders import RunBuilder
+from tests.observe.builders import RunBuilder, refuse_writes
 from tests.observe.test_snapshot import SilentScheduler, TellingScheduler
 
 
@@ -110,7 +111,7 @@ def test_a_run_whose_result_cannot_be_written_is_over_all_the_same(
     snapshot = RunWatch(run.layout, TellingScheduler(JobState.CANCELLED)).look()
     assert (snapshot.state, snapshot.exit_code) == (RunState.CANCELLED, 10)
     assert snapshot.cause == "the job was cancelled before it started"
-    assert snapshot.note == f"cannot write {run.layout.result}: {os.strerror(number)}"
+    assert f"cannot write {run.layout.result}: {os.strerror(number)}" in (snapshot.note or "")
     assert not os.path.exists(run.layout.result)
 
 
@@ -144,6 +145,43 @@ def test_one_look_settles_a_run_where_nothing_was_written_for_long(tmp_path: Pat
     run = RunBuilder(tmp_path / "run").submit().allocate().open_attempt(1)
     make_old(run.layout)
     assert RunWatch(run.layout, TellingScheduler(JobState.NODE_FAIL)).look().state is RunState.FAILED
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT, errno.EACCES])
+def test_a_result_that_cannot_be_written_is_shown_until_it_can(
+    tmp_path: Path, number: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = RunBuilder(tmp_path / "run").submit().allocate().open_attempt(1)
+    said = f"cannot write {run.layout.root}/attempts/0002/.world.node1.json: {os.strerror(number)}"
+    Path(run.layout.agent_output("node1")).write_text(complaint(said, ("42", 0)) + "\n")
+    make_old(run.layout)
+    run_watch = RunWatch(run.layout, TellingScheduler(JobState.FAILED))
+    with monkeypatch.context() as patch:
+        refuse_writes(patch, run.layout.root, number)
+        seen = [run_watch.look(), run_watch.look(), RunWatch(run.layout, TellingScheduler(JobState.FAILED)).look()]
+    for snapshot in seen:
+        assert (snapshot.state, snapshot.exit_code, snapshot.cause) == (RunState.FAILED, 5, said)
+        assert f"could not be written: cannot write {run.layout.result}: {os.strerror(number)}" in str(snapshot.note)
+        assert ("free some space" in str(snapshot.note)) == (number != errno.EACCES)
+    assert len({snapshot.ended for snapshot in seen}) == 1
+    assert not Path(run.layout.result).exists()
+    written = run_watch.look()
+    assert (written.state, written.cause, written.note) == (RunState.FAILED, said, None)
+    assert read(run.layout.result)["cause"] == said
+
+
+def test_a_job_that_starts_again_is_not_over_though_its_result_could_not_be_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, clock = RunBuilder(tmp_path / "run").submit().allocate().open_attempt(1), Clock()
+    make_old(run.layout)
+    scheduler = TellingScheduler(JobState.FAILED)
+    run_watch = RunWatch(run.layout, scheduler, clock=clock)
+    refuse_writes(monkeypatch, run.layout.root)
+    assert run_watch.look().state is RunState.FAILED
+    scheduler.state = JobState.PENDING
+    clock.sleep(11.0)
+    assert run_watch.look().state is RunState.REQUEUED
 
 
 @pytest.mark.parametrize("state", [JobState.COMPLETED, JobState.CANCELLED, JobState.FAILED, JobState.NODE_FAIL])

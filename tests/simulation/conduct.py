@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from hpc_elastic.agent.drivers.coordinator import HANGS_UP_WITHIN_S
 from hpc_elastic.membership import messages
 from hpc_elastic.membership.actions import Action, HeadOver, Level, Note, SendToHead, SendToMember, StartWorkers
-from hpc_elastic.membership.member import AT_WORK, MemberPhase
+from hpc_elastic.membership.member import MemberPhase
 from hpc_elastic.membership.messages import Message
 from hpc_elastic.membership.timing import DRIFT, TURNS_AHEAD, Timing
 from hpc_elastic.rank_set import parse_ranks
@@ -117,8 +117,8 @@ class Conduct:
             what = f"{agent.name} reports the failure of rank {failure.rank}"
             self._once(what, agent, message.KIND, message.attempt, failure.rank)
         elif isinstance(message, messages.NoticePolls):
-            is_so = agent.member.phase in AT_WORK
-            require(is_so, f"{agent.name} names calls of workers that it stops, and others would wait for the next one")
+            is_so = message.attempt == agent.member.attempt
+            require(is_so, f"{agent.name} names calls of attempt {message.attempt}, whose workers are not its own")
         elif isinstance(message, (messages.Join, messages.Dropped)):
             self._beats.pop(agent, None)
             self._asked_at.pop(agent, None)
@@ -345,7 +345,7 @@ class Conduct:
         if is_of_failure and len(failed) == len(self._run.witness.unanswered()):
             require(bool(result.failures), f"{failed} have ended the run, and its result names none of them")
         if result.reason == "exit_timeout" and world is not None and not self._run.is_disturbed:
-            self._names_who_ran_on(result, world)
+            self._ends_without_the_rest(result, world)
         is_of_this_start = not self._run.earlier  # a start that opens no attempt knows of no world, but of its nodes
         if claim is not None and world is not None and result.attempts == claim.attempt and is_of_this_start:
             # A restart counts from its decision, which may come after the latest claim.
@@ -354,6 +354,19 @@ class Conduct:
             require(result.nodes == tuple(node.node for node in world.nodes), f"the result names {result.nodes}")
             ranks = {str(rank.rank) for rank in world.ranks}
             require(set(result.failures) <= ranks, "the result has failures of ranks that there are not")
+
+    def _ends_without_the_rest(self, result: RunResultRecord, world: World) -> None:
+        """The time for the last ranks is over: the run has failed, or has succeeded, as the plan says."""
+        succeeds = self._run.scenario.after_exit_timeout == "succeed"
+        require((result.state is RunState.SUCCEEDED) == succeeds, f"the run is {result.state.value} without the rest")
+        if not succeeds:
+            self._names_who_ran_on(result, world)
+            return
+        roles, well = {role.role: role.attempt for role in world.roles}, self._run.witness.ended_well
+        late = [rank for rank in world.ranks if rank.rank not in well.get((rank.role, roles[rank.role]), set())]
+        counts = {rank.node for rank in late if self._run.scenario.role(rank.role).restart != "ignore"}
+        told = {node for node in counts if node in result.cause}
+        require(bool(counts) and told == counts, f"{sorted(counts)} ran on, and the result says: {result.cause}")
 
     def _names_who_ran_on(self, result: RunResultRecord, world: World) -> None:
         """A run that ends because some ranks have not exited says which: at least all that count, and are late.

@@ -35,6 +35,7 @@ def draw_overdue(seed: int) -> Scenario:
         no_progress_limit=9,
         progress="moves",
         exit_timeout_s=dice.choice([4.0, 9.0, 9.0, 70.0]),
+        after_exit_timeout="succeed" if seed % 3 == 2 else "fail",
         lease_s=3.0,
         faults=(fails,),
     )

@@ -51,7 +51,7 @@ def strike(run: SimulatedRun, fault: Fault) -> None:
 def _target(run: SimulatedRun, number: int) -> Agent:
     """The node of this number, or who has that part just now."""
     if number >= 0:
-        return run.agents[number]
+        return run.agents[number if number < len(run.agents) else 0]  # nothing happens to a node that the job has not
     head = run.disk.head or "node0"
     if number == HEAD:
         return run.agent(head)

@@ -37,6 +37,7 @@ from tests.simulation.draw_machines import draw_machines
 from tests.simulation.draw_mixed import draw_mixed
 from tests.simulation.draw_moved import draw_moved
 from tests.simulation.draw_notices import draw_notices
+from tests.simulation.draw_odd_moments import draw_odd_moments
 from tests.simulation.draw_overdue import draw_overdue
 from tests.simulation.draw_overtaken import draw_overtaken
 from tests.simulation.draw_parted import draw_parted
@@ -62,6 +63,7 @@ from tests.simulation.draw_taken import draw_taken
 from tests.simulation.draw_terms import draw_terms
 from tests.simulation.draw_timeouts import draw_timeouts
 from tests.simulation.draw_unfit import draw_unfit
+from tests.simulation.draw_unkillable import draw_unkillable
 from tests.simulation.draw_unopened import draw_unopened
 from tests.simulation.draw_unstarted import draw_unstarted
 from tests.simulation.draw_unsure import draw_unsure
@@ -123,7 +125,9 @@ KINDS: Mapping[str, Callable[[int], Scenario]] = {
     "parted": draw_parted,
     "overtaken": draw_overtaken,
     "cut-stops": draw_cut_stops,
+    "unkillable": draw_unkillable,
     "requests": draw_requests,
+    "odd-moments": draw_odd_moments,
     "drained": draw_drained,
     "spares": draw_spares,
     "health": draw_health,
@@ -192,7 +196,9 @@ SCENARIOS: Mapping[str, str] = {
     "parted": "in which the network is cut as a run ends",
     "overtaken": "of a head that ends a run too late",
     "cut-stops": "of losses while workers are stopped",
+    "unkillable": "in which a worker survives its KILL",
     "requests": "in which a person asks for something",
+    "odd-moments": "in which people ask at odd moments",
     "drained": "of drained nodes under a new head",
     "spares": "of worlds that die beside their spares",
     "health": "in which nodes are unhealthy",

@@ -44,7 +44,7 @@ from queue import SimpleQueue
 from tempfile import TemporaryDirectory
 from types import ModuleType
 
-from tests.simulation.aimed import Trial, aimed, telling, trial_in, trials
+from tests.simulation.aimed import Trial, aimed, lines_that_show, telling, trial_in, trials
 from tests.simulation.edited import Functions, bounded, loaded_functions, replace_function
 from tests.simulation.edits import Replace, edits
 from tests.simulation.mutated_code import ROOT, nodes
@@ -213,6 +213,16 @@ def _edited(mutation: Mutation) -> ast.Module:
     edit = dict(edits(node))[mutation.what]
     changed: ast.Module = Replace(node, edit).visit(tree)  # type: ignore[assignment]
     return ast.fix_missing_locations(changed)
+
+
+def unplayed(drawn: Sequence[Mutation], reach: Reach) -> list[str]:
+    """The lines in functions whose edits no measured schedule would run, as `module:line: source`."""
+    found = {}
+    for each in drawn:
+        first = lines_that_show(each.module, each.node, each.line)[0]
+        if first == [f"{each.module}:{each.line}"] and first[0] not in reach:
+            found[first[0]] = f"{first[0]}: {each.source}"
+    return list(found.values())
 
 
 def play(mutation: Mutation | None, count: int, reach: Reach, untrue: Collection[Trial] = ()) -> str:
@@ -439,6 +449,9 @@ def main(words: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--reach", type=Path, help="a file that keeps which seeds run which lines; made if it is absent"
     )
+    parser.add_argument(
+        "--unplayed", action="store_true", help="only name the lines that would be edited and that no schedule runs"
+    )
     parser.add_argument("--play", default="", help="one, in this process")
     parser.add_argument("--but", default="[]", help="schedules that are not played then")
     parser.add_argument("--measure-reach", action="store_true", help="in this process")
@@ -486,6 +499,10 @@ def main(words: Sequence[str] | None = None) -> int:
             return 1
         _measure_reach(checkout, arguments.reach)
         drawn = [everything[number] for number in numbers]
+        if arguments.unplayed:
+            lines = unplayed(drawn, json.loads((checkout / REACH).read_text()))
+            print("\n".join([*lines, f"{len(lines)} lines"]))
+            return 0
         servers: SimpleQueue[Server] = SimpleQueue()
         for _ in range(arguments.at_once):
             servers.put(Server(checkout))

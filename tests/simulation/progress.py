@@ -84,6 +84,14 @@ class Progress:
         meets_s = TALKS_S + 20 * slowest_s
         return MESSAGES_OF_A_JOIN * slowest_s > ANSWERS_WITHIN_S and 3 * scenario.lease_s + 1 < meets_s
 
+    def _stops_late(self) -> bool:
+        """Whether a worker that survives its KILL holds its head up for longer than those with too few nodes wait.
+
+        They wait 3 L + 1 s, and the head goes on a lease and the bound of a KILL after it has lost them: with a lease
+        of the default of 10 s it is sooner.
+        """
+        return bool(self._run.witness.unkillable) and 2 * self._run.scenario.lease_s < STOPS_WITHIN_S
+
     def _waits_for_a_disk(self) -> bool:
         """The head's, or that of a member whose record of its success is awaited."""
         is_done = self._run.witness.have_all_ended_well()
@@ -95,7 +103,7 @@ class Progress:
 
     def ended(self, agent: Agent, result: RunResultRecord) -> None:
         """A run that a side could carry on is not ended for too few nodes."""
-        is_excused = self._has_slow_head() or self._meet_late() or not self._may_lose()
+        is_excused = self._has_slow_head() or self._meet_late() or self._stops_late() or not self._may_lose()
         if result.reason in ENDED_FOR_TOO_FEW and result.attempts and not is_excused:
             side = self.side()
             ends = f"{agent.name} ends the run for {result.reason} ({result.cause})"

@@ -49,6 +49,11 @@ class Requested:
         """When the first announced stop was asked for."""
         return next((each.moment for each in self._asked if each.request.kind == "stop"), None)
 
+    @property
+    def drained(self) -> set[str]:
+        """The nodes that were asked to be drained."""
+        return {str(each.request.node) for each in self._asked if each.request.kind == "drain"}
+
     def ask(self, fault: Fault) -> None:
         """A person asks now."""
         run, kind = self._run, fault.what.removeprefix("ask_")

@@ -255,7 +255,8 @@ class Rules:
         require(0 <= lost - counted <= len(suspects), f"attempt {number} counts {lost - counted} losses of {suspects}")
         dead = [node for node in members if not self._run.peer(head, node).is_running and node not in claim.members]
         asked_at = self._run.disk.asked_at.get(number, self._run.clock.now)  # a disk may be long about it
-        gone = [node for node in dead if self._run.peer(head, node).died_at < asked_at]
+        aside = self._run.requested.drained | {each.node for each in claim.set_aside}  # nobody waits for their silence
+        gone = [node for node in dead if self._run.peer(head, node).died_at < asked_at and node not in aside]
         is_same_start = before is not None and before.allocation == claim.allocation
         require(
             not is_same_start or lost - counted >= len(gone),

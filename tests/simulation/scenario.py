@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Literal
 
 from hpc_elastic.membership.timing import AGENT, Profile
 from hpc_elastic.plan.roles import EntrypointPlan, NodesPlan, RestartPolicy, RolePlan, place_roles
@@ -76,6 +77,7 @@ class Scenario:
     backoff_first_s: float = 0.0
     backoff_factor: float = 2.0
     exit_timeout_s: float | None = None
+    after_exit_timeout: Literal["fail", "succeed"] = "fail"
     lease_s: float = 10.0
     join_timeout_s: float = 60.0
     delays_s: tuple[float, ...] = (0.001,)  # of a message

@@ -43,6 +43,7 @@ def _steps(scenario: Scenario) -> Iterator[Scenario]:
         "collateral_chance": 0.0,
         "backoff_first_s": 0.0,
         "exit_timeout_s": None,
+        "after_exit_timeout": "fail",
         "progress": "unknown",
         "is_requeued": False,
         "delays_s": (0.001,),

@@ -39,7 +39,7 @@ def test_a_seed_plays_the_same_run_in_another_process() -> None:
         assert f"trace {play(87).trace_hash}" in output
 
 
-@pytest.mark.variant(of="test_no_rule_is_broken")
+@pytest.mark.variant(of="test_no_rule_is_broken_and_costs_are_as_recorded")
 @pytest.mark.long
 def test_the_seeds_reach_every_way_to_end_and_every_phase() -> None:
     missed = {
@@ -390,7 +390,15 @@ def test_a_first_head_that_stood_still_while_a_node_was_awaited_yields_to_who_to
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize(
+    "seed",
+    [
+        *range(2),
+        *variants(
+            *range(2, 6), of="test_two_heads_that_cannot_reach_each_other_yield_and_wait_for_their_nodes_all_the_same"
+        ),
+    ],
+)
 def test_two_heads_that_cannot_reach_each_other_yield_and_wait_for_their_nodes_all_the_same(seed: int) -> None:
     role = Role(name="trainer", restart="restart_all", nodes_min=4, nodes_max=4, workers=(1,), work_s=10.0)
     faults = (

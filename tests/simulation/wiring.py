@@ -89,6 +89,7 @@ def launch_plan(scenario: Scenario) -> LaunchPlan:
             join_retries=scenario.join_retries,
             lease_s=scenario.lease_s,
             exit_timeout_s=scenario.exit_timeout_s,
+            after_exit_timeout=scenario.after_exit_timeout,
             rejoin=cast(Any, scenario.rejoin),
         ),
         requeue=RequeuePlan(max=scenario.requeue_max, on=scenario.requeue_on),

@@ -25,6 +25,7 @@ def test_no_worker_outlives_its_deadline(tmp_path: Path, fault: Fault) -> None:
     assert not outcome.is_broken, outcome
 
 
+@pytest.mark.variant(of="test_no_worker_outlives_its_deadline")
 @pytest.mark.long
 def test_a_trial_notices_workers_that_nobody_ends(tmp_path: Path) -> None:
     """The agent is frozen when they have started, and then its guard is killed.

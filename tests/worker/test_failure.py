@@ -6,15 +6,25 @@ import json
 import os
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
+from contextvars import ContextVar
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
+from hpc_elastic.last_word import NAME_VARIABLE, Word, WordKind, name_of, open_receiver, receive_words
 from hpc_elastic.rundir.error_file import CALLSTACK_LIMIT, MESSAGE_LIMIT
-from hpc_elastic.worker.failure import format_traceback
+from hpc_elastic.worker.exception_texts import (
+    ExceptionTexts,
+    describe,
+    format_traceback,
+    has_plain_text,
+    texts_of,
+)
+from tests.slurm_sandbox.sandbox import wait_until
 from tests.tiers import longer
 
 if TYPE_CHECKING:
@@ -226,6 +236,115 @@ def test_traceback_and_exit_code_stay_if_the_disk_is_full(runner: Runner, full_d
     assert outcome.exit_code == 1
     assert "ValueError: xxx" in outcome.stderr
     assert os.listdir(full_disk) == ["filler"]
+
+
+WAIT = "import threading\ndef wait(*_): threading.Event().wait()\n"
+ENDLESS = {
+    "waits": f"{WAIT}class Odd(ValueError): __str__ = wait\nraise Odd",
+    "runs": "class Odd(ValueError):\n def __str__(self):\n  while True: pass\nraise Odd",
+    "argument": f"{WAIT}class Text: __repr__ = wait\nraise ValueError(Text(), 1)",
+    "cause": f"{WAIT}class Odd(ValueError): __str__ = wait\nraise ValueError('no') from Odd()",
+}
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", [*list(ENDLESS)[:1], *longer(*list(ENDLESS)[1:])])
+def test_an_exception_whose_text_never_comes_is_told_and_recorded_without_it(
+    runner: Runner, command_of: Callable[..., list[str]], name: str
+) -> None:
+    script = runner.write("script.py", ENDLESS[name])
+    with open_receiver() as receiver:
+        environment = {**runner.environment, NAME_VARIABLE: name_of(receiver)}
+        with subprocess.Popen(command_of("--script", str(script)), env=environment, stderr=subprocess.DEVNULL) as rank:
+            try:
+                words: list[Word] = []
+
+                def is_last_said() -> bool:
+                    words.extend(receive_words(receiver))
+                    return WordKind.LAST in [word.kind for word in words]
+
+                wait_until(is_last_said, "the rank says its last word")
+            finally:
+                rank.kill()
+    kind, line = ("Odd" if name in ("waits", "runs") else "ValueError"), ENDLESS[name].count("\n") + 1
+    frame = f'File "{script}", line {line}, in <module>'
+    first = json.loads(words[0].record)["message"]
+    assert (words[0].kind, first["message"]) == (WordKind.FAILING, kind)
+    assert frame in first["extraInfo"]["py_callstack"]
+    message = runner.read_error()["message"]
+    assert message["message"] == f"{kind}: <exception str() did not return within 5 s>"
+    assert frame in message["extraInfo"]["py_callstack"]
+
+
+class SlowError(Exception):
+    """Its text takes as long as its event is not set."""
+
+    def __init__(self, event: threading.Event) -> None:
+        self.event = event
+
+    def __str__(self) -> str:
+        self.event.wait()
+        return f"after {WORD.get()}"
+
+
+WORD: ContextVar[str] = ContextVar("word", default="nothing")
+
+
+def test_a_text_that_comes_late_is_complete_and_is_asked_for_in_the_same_context() -> None:
+    event = threading.Event()
+    token = WORD.set("all")
+    timer = threading.Timer(0.05, event.set)
+    timer.start()
+    try:
+        texts = texts_of(SlowError(event), None, within_s=60)
+    finally:
+        WORD.reset(token)
+        timer.join()
+    assert texts == ExceptionTexts(message="SlowError: after all", callstack=f"{__name__}.SlowError: after all\n")
+
+
+class StrangerError(Exception):
+    def __str__(self) -> str:
+        return "a text of the user's code"
+
+
+def noted(error: BaseException, *notes: object) -> BaseException:
+    error.__notes__ = list(notes)  # type: ignore[attr-defined]
+    return error
+
+
+def caused(error: BaseException, cause: BaseException) -> BaseException:
+    error.__cause__ = cause
+    return error
+
+
+@pytest.mark.parametrize(
+    ("error", "expected"),
+    [
+        (ValueError("no", 1, 2.5, None, b"x"), True),
+        (FileNotFoundError(2, "No such file or directory", "/x"), True),
+        (FileNotFoundError(2, "No such file or directory", Path("/x")), True),
+        (UnicodeDecodeError("utf-8", b"x", 0, 1, "no"), True),
+        (noted(ValueError("no"), "a note"), True),
+        (caused(ValueError("no"), KeyError("x")), True),
+        (SyntaxError("no", ("x.py", 1, 2, "def f(:")), True),
+        (KeyError((1, "x")), True),
+        (KeyError((1, (object(),))), False),
+        (noted(ValueError("no"), "a note", object()), False),
+        (ValueError(object()), False),
+        (ValueError(["no"]), False),
+        (OSError(2, "no", object()), False),
+        (StrangerError("no"), False),
+        (caused(ValueError("no"), StrangerError()), False),
+        (subprocess.CalledProcessError(1, "x"), False),
+    ],
+    ids=repr,
+)
+def test_the_text_of_an_exception_is_asked_for_in_a_thread_only_if_the_users_code_makes_it(
+    error: BaseException, expected: bool
+) -> None:
+    assert has_plain_text(error) is expected
+    assert texts_of(error, None) == ExceptionTexts(message=describe(error), callstack=format_traceback(error, None))
 
 
 @pytest.mark.long

@@ -112,9 +112,17 @@ def test_the_path_of_the_submission_goes_around_ones_own(monkeypatch: pytest.Mon
 
 
 @pytest.mark.long
-def test_a_function_that_leaves_by_sys_exit_has_no_value(tmp_path: Path) -> None:
-    done = called(lambda: sys.exit(0), tmp_path)
-    assert done.exit_code == 0
+@pytest.mark.parametrize("code", [None, 0, False])
+def test_a_function_that_leaves_by_sys_exit_returns_none(code: int | None, tmp_path: Path) -> None:
+    done = called(lambda: sys.exit(code), tmp_path)
+    assert (done.exit_code, done.value()) == (0, None)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(("code", "expected"), [(3, 3), ("no", 1), (0.0, 1)])
+def test_a_function_that_leaves_with_a_failure_returns_nothing(code: object, expected: int, tmp_path: Path) -> None:
+    done = called(lambda: sys.exit(code), tmp_path)  # type: ignore[arg-type]
+    assert done.exit_code == expected
     assert not os.path.exists(done.layout.return_value(1, 3))
 
 

@@ -398,12 +398,13 @@ def test_a_worker_is_what_plain_python_is_if_it_uses_torch(case: Case, tmp_path:
     bench.compare(case, tmp_path)
 
 
+@pytest.mark.variant(of="test_a_worker_is_what_plain_python_is")
 @pytest.mark.local
 @pytest.mark.parametrize(
     "environment",
     [
         *ENVIRONMENTS,
-        *variants(*MORE_ENVIRONMENTS, of="test_a_worker_is_what_plain_python_is_if_variables_set_pythons_options"),
+        *variants(*MORE_ENVIRONMENTS, of="test_a_worker_is_what_plain_python_is"),
     ],
     ids=lambda each: "-".join(each),
 )

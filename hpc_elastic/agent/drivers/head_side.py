@@ -105,6 +105,7 @@ class HeadSide(Receiver):
         # Whether this agent has to end the Slurm job, or if its script is gone; known when this part has ended.
         self.ends_job = self.looks_for_script = False
         self._making: object = None  # marks the head under creation; replaced if that is called off
+        self._is_closing = False  # no head may begin any more
         self._heard: NoticeGiven | None = None  # the notice that a head has told the member of last
         self._heard_at: float
 
@@ -191,7 +192,7 @@ class HeadSide(Receiver):
 
     async def close(self) -> None:
         """Ends this part after the member has left; a local head stays until all other members have left."""
-        self._making = None
+        self._making, self._is_closing = None, True
         if self._successor is not None:
             await self._successor.close()
         if (head := self._head) is not None:
@@ -205,7 +206,7 @@ class HeadSide(Receiver):
 
     async def abandon(self) -> None:
         """Closes all connections without a message, as when this process is killed."""
-        self._making = None
+        self._making, self._is_closing = None, True
         if self._successor is not None:
             await self._successor.close()
         if self._head is not None:
@@ -305,6 +306,8 @@ class HeadSide(Receiver):
 
     async def _become_head(self, succession: Succession | None) -> None:
         """Starts a head on this node, unless it is called off or another head has claimed meanwhile."""
+        if self._is_closing:
+            return
         making = self._making = object()
         try:
             past = await retry(self._head_start.read, say=self._warn, is_wanted=lambda: making is self._making)
@@ -345,6 +348,8 @@ class HeadSide(Receiver):
             await asyncio.sleep(CLAIMS_AGAIN_AFTER_S)
             is_ours = False
         successor = self._successor
+        if self._is_closing:
+            return
         if is_ours:
             await self._become_head(None)
             if self._head is not None and successor is not None:

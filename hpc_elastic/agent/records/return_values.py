@@ -14,7 +14,7 @@ from hpc_elastic.rundir.records import NodeResult, RunResultRecord, RunState, Wo
 def with_nodes_values(plan: LaunchPlan, layout: RunLayout, result: NodeResult) -> NodeResult:
     """Return a node's record with the paths of its ranks' return values, if the node succeeded.
 
-    A rank that left by `sys.exit` has no value.
+    A rank that ended its process itself, by `os._exit`, has no value.
     """
     if result.state is not WorkerState.SUCCEEDED or result.role not in _function_roles(plan):
         return result

@@ -18,11 +18,10 @@ from submitit.core.core import R
 from hpc_elastic.errors import SchedulerError
 from hpc_elastic.integrations.submitit.paths import RunPaths, run_link
 from hpc_elastic.integrations.submitit.watcher import RunWatcher
-from hpc_elastic.observe.facts import attempt_of_rank
+from hpc_elastic.observe.facts import attempt_of_rank, list_attempts
 from hpc_elastic.observe.rank_output import has_output, read_output
 from hpc_elastic.observe.watch import LOOK_S
 from hpc_elastic.rundir import store
-from hpc_elastic.rundir.attempts import list_attempts
 from hpc_elastic.rundir.layout import RunLayout
 
 if TYPE_CHECKING:
@@ -91,7 +90,7 @@ class HpcElasticJob(core.Job[R]):
         if name not in ("stdout", "stderr"):
             raise ValueError(f"there is no output {name!r}, expected stdout or stderr")
         is_stderr = name == "stderr"
-        attempts = [number for number in store.list_numbers(layout.attempts) if has_output(layout, number, rank)]
+        attempts = [number for number in list_attempts(layout) if has_output(layout, number, rank)]
         if not attempts:
             return None
         texts = [read_output(layout, attempt, rank, is_stderr=is_stderr) for attempt in attempts]
@@ -236,7 +235,7 @@ def _remote_traceback(failure: Mapping[str, Any]) -> str:
 
 def _worker_pids(layout: RunLayout) -> list[int]:
     """Return the process ids of the latest attempt's workers, which all run on this machine."""
-    attempt = (store.list_numbers(layout.attempts) or [1])[-1]
+    attempt = (list_attempts(layout) or [1])[-1]
     folder = os.path.dirname(layout.node_result(attempt, "node"))
     records = [json.loads(path.read_text()) for path in Path(folder).glob("*.json")]
     return [int(pid) for record in records for pid in record["pids"].values()]

@@ -23,6 +23,7 @@ _SBATCH = frozenset(
     {"account", "comment", "constraint", "cpus_per_gpu", "dependency", "exclude", "gpus_per_task", "gres"}
     | {"mail_type", "mail_user", "mem_per_cpu", "mem_per_gpu", "nodelist", "partition", "qos", "wckey"}
 )
+_DURATIONS_AND_SIZES = frozenset({"timeout_min", "time", "mem_gb", "mem", "signal_delay_s"})
 # Handled by this package itself; these are in no job file.
 OWN = frozenset({"array_parallelism", "signal_delay_s"})
 _CONVERTED = frozenset({"additional_parameters", "exclusive", "mem", "time", *_SAME, *OWN})
@@ -64,7 +65,7 @@ def check_names(parameters: Mapping[str, Any]) -> dict[str, Any]:
     """Check the parameters; return them without prefixes, and without those that are None, which means not given.
 
     Raises:
-        ValueError: a parameter has no meaning here.
+        ValueError: a parameter has no meaning here, or is NaN, infinite or negative where it is a duration or a size.
     """
     found: dict[str, Any] = {}
     for name, value in parameters.items():
@@ -73,6 +74,8 @@ def check_names(parameters: Mapping[str, Any]) -> dict[str, Any]:
             continue
         if plain in _REFUSED:
             raise ValueError(f"the parameter {name} means nothing to the executor hpcelastic: {_REFUSED[plain]}")
+        if plain in _DURATIONS_AND_SIZES and isinstance(value, (int, float)) and not 0 <= value < float("inf"):
+            raise ValueError(f"the parameter {name} is {value!r}, expected a number, 0 or more")
         found[plain] = value
     valid = GENERIC | SLURM_NAMES | JOB_KEYS
     if unknown := sorted(set(found) - valid):

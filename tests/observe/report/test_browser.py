@@ -77,6 +77,7 @@ def test_the_page_is_a_picture_in_light_and_in_dark(browser: str, page: Path, op
     assert picture.stat().st_size > 20_000, "an empty page is smaller"
 
 
+@pytest.mark.variant(of="test_the_page_is_a_picture_in_light_and_in_dark")
 def test_the_page_can_be_printed(browser: str, page: Path) -> None:
     printed = page.with_suffix(".pdf")
     show(browser, page, f"--print-to-pdf={printed}")
@@ -84,7 +85,13 @@ def test_the_page_can_be_printed(browser: str, page: Path) -> None:
     assert printed.stat().st_size > 50_000, "a page without its charts is smaller"
 
 
-@pytest.mark.parametrize(("nodes", "label"), [(4, "node001"), (30, "30 nodes: node000 ...")])
+@pytest.mark.parametrize(
+    ("nodes", "label"),
+    [
+        (30, "30 nodes: node000 ..."),
+        *variants((4, "node001"), of="test_few_nodes_have_a_row_each_and_many_that_did_the_same_have_one"),
+    ],
+)
 def test_few_nodes_have_a_row_each_and_many_that_did_the_same_have_one(
     nodes: int, label: str, browser: str, tmp_path: Path
 ) -> None:

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from hpc_elastic.cli.main import main
+from hpc_elastic.observe.facts import list_attempts
 from hpc_elastic.observe.snapshot import take_snapshot
-from hpc_elastic.rundir.attempts import list_attempts
 from tests.observe.builders import RunBuilder
 
 Capture = pytest.CaptureFixture[str]

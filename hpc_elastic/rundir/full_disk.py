@@ -1,0 +1,33 @@
+"""Tells whether a run directory's file system has no space left, and which errors say so."""
+
+from __future__ import annotations
+
+import errno
+import os
+
+from hpc_elastic.errors import RunDirectoryError
+
+_NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
+_WORDS = tuple(map(os.strerror, _NO_SPACE))
+
+
+def is_full(path: str) -> bool:
+    """Return whether the file system of a directory has no block or no inode left; a quota is not seen here."""
+    try:
+        found = os.statvfs(path)
+    except OSError:
+        return False
+    has_no_inode = found.f_files > 0 and found.f_favail == 0
+    is_writable = not found.f_flag & os.ST_RDONLY  # one that can only be read is full by its nature
+    return is_writable and found.f_blocks > 0 and (found.f_bavail == 0 or has_no_inode)
+
+
+def is_for_want_of_space(error: RunDirectoryError) -> bool:
+    """Return whether something could not be written because the disk is full, or a quota used up."""
+    cause = error.__cause__
+    return isinstance(cause, OSError) and cause.errno in _NO_SPACE
+
+
+def tells_of_no_space(text: str) -> bool:
+    """Return whether a line says that a disk is full, or a quota used up."""
+    return any(words in text for words in _WORDS)

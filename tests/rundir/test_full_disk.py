@@ -1,0 +1,55 @@
+"""Which file systems have no space left, by what statvfs says of them."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from hpc_elastic.rundir.full_disk import is_full
+
+FIELDS = (
+    "f_bsize",
+    "f_frsize",
+    "f_blocks",
+    "f_bfree",
+    "f_bavail",
+    "f_files",
+    "f_ffree",
+    "f_favail",
+    "f_flag",
+    "namemax",
+)
+FREE = {"f_blocks": 1000, "f_bavail": 10, "f_files": 100, "f_favail": 10, "f_flag": 0}
+
+
+def full_disk(patch: pytest.MonkeyPatch, root: str, **more: int) -> None:
+    """Have statvfs say of a folder that no block is left, or what is given; of other folders the truth."""
+    really_ask = os.statvfs
+    found = {**FREE, "f_bavail": 0, **more}
+    said = os.statvfs_result(found.get(name, 0) for name in FIELDS)
+    patch.setattr(os, "statvfs", lambda path: said if path == root else really_ask(path))
+
+
+@pytest.mark.parametrize(
+    ("said", "expected"),
+    [
+        (FREE, False),
+        ({"f_bavail": 0}, True),
+        ({**FREE, "f_favail": 0}, True),
+        ({**FREE, "f_files": 0, "f_favail": 0}, False),
+        ({"f_bavail": 0, "f_flag": os.ST_RDONLY}, False),
+        ({"f_bavail": 0, "f_blocks": 0}, False),
+    ],
+    ids=["free", "no block", "no inode", "inodes are not counted", "read only", "blocks are not counted"],
+)
+def test_a_file_system_is_full_if_it_has_no_block_or_no_inode_left(
+    said: dict[str, int], expected: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    full_disk(monkeypatch, "/runs", **said)
+    assert is_full("/runs") is expected
+
+
+def test_a_folder_that_is_not_there_is_not_full(tmp_path: Path) -> None:
+    assert not is_full(str(tmp_path / "gone"))
