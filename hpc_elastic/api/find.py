@@ -11,8 +11,15 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 
-from hpc_elastic.api.identity import working_directory
-from hpc_elastic.api.known_runs import find_task, is_array, is_of_this_folder, is_run_directory, known_runs
+from hpc_elastic.api.identity import owner_of, working_directory
+from hpc_elastic.api.known_runs import (
+    find_by_later_job,
+    find_task,
+    is_array,
+    is_of_this_folder,
+    is_run_directory,
+    known_runs,
+)
 from hpc_elastic.errors import RunDirectoryError, UsageError
 from hpc_elastic.rundir.index import IndexEntry
 from hpc_elastic.rundir.layout import ArrayLayout, RunLayout
@@ -55,25 +62,40 @@ def find_run_or_array(wanted: str | None, *, say: Callable[[str], None] | None =
     """
     if (directory := find_directory(wanted)) is not None:
         return directory
+    if wanted is not None:
+        if (found := _find_known(wanted) or find_by_later_job(wanted)) is None:
+            raise UsageError(
+                f"no run {wanted!r}: it is no run directory, and no run has that name or job id",
+                tip="`hpc-elastic list` shows the runs",
+            )
+        return found
     latest: IndexEntry | None = None
-    for entry in known_runs(wanted):
+    for entry in known_runs():
         if is_of_this_folder(entry):
             return layout_of(entry)
         latest = latest or entry
-    if latest is not None:
-        if wanted is None and say is None:
-            raise UsageError(f"{NONE_HERE}; the latest of all is in {latest.run_dir}", tip="name a run")
-        if wanted is None and say is not None:
-            say(f"{NONE_HERE}; this is the latest of all, in {latest.run_dir}")
-        return layout_of(latest)
-    if wanted is not None and (task := find_task(wanted)):
-        return ArrayLayout(task[0].run_dir).task(task[1])
-    if wanted is None:
+    if latest is None:
         raise UsageError("there is no run yet", tip="start one with `hpc-elastic submit job.yaml`")
-    raise UsageError(
-        f"no run {wanted!r}: it is no run directory, and no run has that name or job id",
-        tip="`hpc-elastic list` shows the runs",
-    )
+    if say is None:
+        raise UsageError(f"{NONE_HERE}; the latest of all is in {latest.run_dir}", tip="name a run")
+    say(f"{NONE_HERE}; this is the latest of all, in {latest.run_dir}")
+    return layout_of(latest)
+
+
+def _find_known(wanted: str) -> RunLayout | ArrayLayout | None:
+    """Return the run or array with this name or id, one of this folder if there is one; None if none has it."""
+    known = list(known_runs(wanted))
+    if known:
+        return layout_of(next(filter(is_of_this_folder, known), known[0]))
+    task = find_task(wanted)
+    return None if task is None else ArrayLayout(task[0].run_dir).task(task[1])
+
+
+def name_for_commands(layout: RunLayout | ArrayLayout, job_id: str | None) -> str:
+    """Return the job id if it means this run here, else its directory: a moved run, another user's or cluster's."""
+    found = _find_known(job_id) if job_id else None
+    is_same = found is not None and os.path.realpath(found.root) == os.path.realpath(layout.root)
+    return job_id if is_same and job_id else layout.root
 
 
 def find_to_stop(wanted: str | None) -> RunLayout | ArrayLayout | Sequence[IndexEntry]:
@@ -126,6 +148,11 @@ def require_run_directory(path: str) -> RunLayout:
     _check_permission(RunLayout(path))
     if not os.path.isdir(path):
         raise RunDirectoryError(f"there is no directory {path}", tip="`hpc-elastic list` shows the runs")
+    if is_array(path):
+        raise RunDirectoryError(
+            f"{path} is the folder of an array of runs, expected the directory of one run",
+            tip=f"name a task of it, such as {os.path.join(path, '0')}",
+        )
     if not is_run_directory(path):
         raise RunDirectoryError(
             f"{path} is not a run directory: there is no plan.json in it", tip="`hpc-elastic list` shows the runs"
@@ -143,21 +170,8 @@ def _check_permission(layout: RunLayout) -> None:
         os.stat(layout.plan)
     except PermissionError as error:
         raise RunDirectoryError(
-            f"{layout.root}: permission denied", tip=f"{_owner(layout.root)} may look at it, and `chmod` it for others"
+            f"{layout.root}: permission denied",
+            tip=f"{owner_of(layout.root)} may look at it, and `chmod` it for others",
         ) from error
     except OSError:
         return
-
-
-def _owner(path: str) -> str:
-    """Return the owner of the directory, or of the nearest parent that can be seen."""
-    import pwd
-
-    while True:
-        try:
-            user = os.stat(path).st_uid
-            return pwd.getpwuid(user).pw_name
-        except PermissionError:
-            path = os.path.dirname(path)
-        except KeyError:
-            return f"user {user}"

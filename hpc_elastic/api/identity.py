@@ -39,3 +39,17 @@ def folder_number() -> int:
         return os.stat(".").st_ino
     except OSError:
         return 0
+
+
+def owner_of(path: str) -> str:
+    """Return the owner of the directory, or of the nearest parent that can be seen."""
+    import pwd  # a verb that is in a hurry does not need it
+
+    while True:
+        try:
+            user = os.stat(path).st_uid
+            return pwd.getpwuid(user).pw_name
+        except PermissionError:
+            path = os.path.dirname(path)
+        except KeyError:
+            return f"user {user}"

@@ -7,6 +7,7 @@ import heapq
 import json
 import os
 from collections.abc import Iterator, Mapping
+from itertools import islice
 from typing import Any
 
 from hpc_elastic.api.identity import folder_number, host_name, working_directory
@@ -17,6 +18,7 @@ from hpc_elastic.rundir.index import IndexEntry, index_path, indexed_directories
 from hpc_elastic.rundir.layout import ArrayLayout, RunLayout
 
 DEFAULT_ROOT = "hpc-elastic-runs"  # below the working directory, where the site names no other place
+MOST_READ = 500  # run directories, for a job id that the index does not have
 
 
 def known_runs(wanted: str | None = None) -> Iterator[IndexEntry]:
@@ -44,6 +46,36 @@ def find_task(wanted: str) -> tuple[IndexEntry, int] | None:
     if array is None:
         return None
     return next(((entry, task) for entry in known_runs(array) if task < entry.tasks), None)
+
+
+def find_by_later_job(wanted: str) -> RunLayout | None:
+    """Return the newest run with a later job of this id: one of a chain, or its script submitted again by hand.
+
+    The index has the first job of each run alone, so the run directories are read, of the newest runs.
+    """
+    if not wanted.isdecimal():
+        return None
+    layouts = (layout for entry in known_runs() for layout in _layouts(entry))
+    return next((layout for layout in islice(layouts, MOST_READ) if wanted in _later_jobs(layout)), None)
+
+
+def _layouts(entry: IndexEntry) -> Iterator[RunLayout]:
+    if not entry.tasks:
+        yield RunLayout(entry.run_dir)
+    for task in range(entry.tasks):
+        yield ArrayLayout(entry.run_dir).task(task)
+
+
+def _later_jobs(layout: RunLayout) -> set[str]:
+    """Return the ids of the chained jobs of a run, and of its latest allocation's."""
+    jobs = set()
+    with contextlib.suppress(RunDirectoryError):
+        for line in store.read_lines(layout.requests):
+            if isinstance(line, dict) and line.get("kind") == "chain":
+                jobs.add(str(line.get("id")))
+        if allocations := store.list_numbers(layout.allocations, above=1):
+            jobs.add(str(_record(layout.allocation(allocations[-1])).get("job_id")))
+    return jobs
 
 
 def is_of_this_folder(entry: IndexEntry) -> bool:

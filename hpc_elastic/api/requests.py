@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import time
 import uuid
 
-from hpc_elastic.api.identity import host_name, user_name
+from hpc_elastic.api.identity import host_name, owner_of, user_name
 from hpc_elastic.codec import to_json
+from hpc_elastic.errors import RunDirectoryError
 from hpc_elastic.rundir import store
 from hpc_elastic.rundir.layout import RunLayout
 from hpc_elastic.rundir.records import Request, utc_text
@@ -41,7 +43,23 @@ def send(layout: RunLayout, request: Request) -> None:
     Raises:
         RunDirectoryError: the run directory cannot be written.
     """
-    store.append_line(layout.requests, to_json(request))
+    try:
+        store.append_line(layout.requests, to_json(request))
+    except RunDirectoryError as error:
+        if (tip := _tip(layout, error.__cause__)) is None:
+            raise
+        raise RunDirectoryError(error.message, tip=tip) from error.__cause__
+
+
+def _tip(layout: RunLayout, cause: BaseException | None) -> str | None:
+    """Return what to do where a run cannot be asked from here; None if that is no matter of who asks, or where."""
+    number = cause.errno if isinstance(cause, OSError) else None
+    if number == errno.EROFS:
+        return "call it on a machine where the run directory can be written: the request is a line in it"
+    if number in (errno.EACCES, errno.EPERM):
+        owner = owner_of(layout.root)
+        return f"a request is a line in this file: {owner} may write it; who may manage {owner}'s jobs can end the job"
+    return None
 
 
 def ask_to_stop(layout: RunLayout, reason: str) -> None:

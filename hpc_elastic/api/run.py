@@ -46,15 +46,18 @@ class Run:
         self._name, self._job_id = str(submission.get("name", "")), str(submission.get("job_id", ""))
 
     @classmethod
-    def find(cls, wanted: str | None = None) -> Run:
+    def find(cls, wanted: str | int | os.PathLike[str] | None = None) -> Run:
         """Return the run with this job id, name, run id or directory; for None the latest of the working directory.
 
-        Of several runs with a name, those submitted in the working directory are preferred; of these it is the latest.
+        A `Path` is a directory, a number a job id. Of several runs with a name, those submitted in the working
+        directory are preferred; of these it is the latest.
 
         Raises:
             UsageError: there is no such run.
         """
-        return cls(find_run(wanted).root)
+        if isinstance(wanted, os.PathLike):
+            return cls(wanted)
+        return cls(find_run(None if wanted is None else str(wanted)).root)
 
     def __repr__(self) -> str:
         return f"Run({self.run_dir!r})"

@@ -17,7 +17,7 @@ from hpc_elastic.api.run import Run
 from hpc_elastic.api.stop_limits import SUBMIT_WAITS_S, check_stop_limits
 from hpc_elastic.api.submission import submit_run
 from hpc_elastic.errors import UsageError
-from hpc_elastic.job.text import job_text, plain
+from hpc_elastic.job.text import check_values, job_text, plain
 from hpc_elastic.scheduler.registry import make_scheduler
 
 _LOG = logging.getLogger("hpc_elastic")
@@ -91,6 +91,7 @@ def prepare(
 
 def _source(job: JobLike, arguments: tuple[Any, ...], keys: Mapping[str, Any]) -> tuple[JobSource, list[str]]:
     if isinstance(job, (str, os.PathLike)):
+        check_values(keys)
         return read_job_file(os.fspath(job)), [f"{key}={value}" for key, value in _flatten(keys)]
     function = None
     if isinstance(job, Mapping):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 
+from hpc_elastic.api.find import name_for_commands
 from hpc_elastic.api.look_at_array import ArrayWatch
 from hpc_elastic.api.schedulers import query_once
 from hpc_elastic.cli.arguments import terminal_width
@@ -23,11 +24,11 @@ def show_array(layout: ArrayLayout, *, is_json: bool) -> int:
 
         from hpc_elastic.observe.present_array import rich_array
 
-        Console(width=terminal_width()).print(rich_array(snapshot))
+        Console(width=terminal_width()).print(rich_array(snapshot, name_for_commands(layout, snapshot.job_id)))
     else:
         from hpc_elastic.observe.present_array import plain_array
 
-        print(plain_array(snapshot))
+        print(plain_array(snapshot, name_for_commands(layout, snapshot.job_id)))
     return 0
 
 
@@ -39,7 +40,8 @@ def explain_array(layout: ArrayLayout, *, is_json: bool) -> int:
     else:
         from hpc_elastic.observe.present_array import plain_array_explanation
 
-        print(plain_array_explanation(snapshot, terminal_width()))
+        run = name_for_commands(layout, snapshot.job_id)
+        print(plain_array_explanation(snapshot, terminal_width(), run))
     return 0
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from hpc_elastic.api.requests import make_request
+from hpc_elastic.api.requests import make_request, send
 from hpc_elastic.cli.arguments import VerbParser, add_run
 from hpc_elastic.cli.next_attempt import ask_and_wait, ask_to_set_aside, choose_at_work
 from hpc_elastic.errors import UsageError
@@ -34,9 +34,9 @@ def main(argv: Sequence[str]) -> int:
     if arguments.node in snapshot.set_aside:
         print(f"{snapshot.name}: {arguments.node} is set aside already: {snapshot.set_aside[arguments.node]}")
         return 0
-    if arguments.node not in (*snapshot.nodes, *snapshot.spares):
-        known = ", ".join((*snapshot.nodes, *snapshot.spares))
-        raise UsageError(f"--node is {arguments.node}, which is none of the run's nodes: {known}")
+    known = (*snapshot.nodes, *snapshot.spares, *snapshot.lost_nodes)
+    if arguments.node not in known:
+        raise UsageError(f"--node is {arguments.node}, which is none of the run's nodes: {', '.join(known)}")
     least = _least_nodes(layout.plan)
     if arguments.node in snapshot.nodes and len(snapshot.nodes) + len(snapshot.spares) - 1 < least:
         raise UsageError(
@@ -44,9 +44,15 @@ def main(argv: Sequence[str]) -> int:
             tip="`hpc-elastic restart` starts the workers again on the same nodes",
         )
     request = make_request("drain", node=arguments.node, reason="hpc-elastic drain")
+    if snapshot.state.value == "REQUEUED":  # no head is there, and the next one reads all requests
+        send(layout, request)
+        print(f"{snapshot.name}: {arguments.node} will get no workers when the job has started again")
+        return 0
     if arguments.node not in snapshot.nodes:  # nothing has to stop
         why = ask_to_set_aside(layout, request, arguments.node)
-        print(f"{snapshot.name}: {arguments.node}, a spare, will not be used: {why}")
+        is_lost = arguments.node in snapshot.lost_nodes
+        what = "lost now, will not be used when it is back" if is_lost else "a spare, will not be used"
+        print(f"{snapshot.name}: {arguments.node}, {what}: {why}")
         return 0
     attempt = ask_and_wait(layout, snapshot, request, f"go on without {arguments.node}", without=arguments.node)
     print(f"{snapshot.name}: attempt {attempt} is opened, without {arguments.node}")

@@ -7,7 +7,7 @@ import sys
 import time
 from collections.abc import Sequence
 
-from hpc_elastic.api.find import find_run_or_array
+from hpc_elastic.api.find import find_run_or_array, name_for_commands
 from hpc_elastic.cli.arguments import VerbParser, add_json, add_run, terminal_width
 from hpc_elastic.cli.look import look, note
 from hpc_elastic.cli.output import print_json
@@ -53,7 +53,9 @@ def main(argv: Sequence[str]) -> int:
         from hpc_elastic.cli.array_status import explain_array
 
         return explain_array(found, is_json=arguments.json)
-    explanation = explain(read_explain_facts(found, _look(found), arguments.attempt), time.time())
+    snapshot = _look(found)
+    facts = read_explain_facts(found, snapshot, arguments.attempt)
+    explanation = explain(facts, time.time(), run=name_for_commands(found, snapshot.job_id))
     if arguments.json:
         print_json(explanation_to_json(explanation))
     elif sys.stdout.isatty() and os.environ.get("TERM") != "dumb":

@@ -10,7 +10,7 @@ from hpc_elastic.api.requests import send
 from hpc_elastic.cli.choose import choose_to_stop
 from hpc_elastic.cli.look import look
 from hpc_elastic.errors import ExitCode, HpcElasticError, RunDirectoryError, UsageError
-from hpc_elastic.observe.facts import FactReader
+from hpc_elastic.observe.facts import FactReader, Facts
 from hpc_elastic.observe.snapshot import Snapshot
 from hpc_elastic.rundir import store
 from hpc_elastic.rundir.layout import ArrayLayout, RunLayout
@@ -66,7 +66,7 @@ def ask_and_wait(layout: RunLayout, snapshot: Snapshot, request: Request, what: 
 
 
 def ask_to_set_aside(layout: RunLayout, request: Request, node: str, *, within_s: float = _REACTION_S) -> str:
-    """Ask the head to use a spare no more, and return the reason that it has noted for that.
+    """Ask the head to use a spare or a lost node no more, and return the reason that it has noted for that.
 
     Raises:
         NotRestartedError: the head has not done it in time, or the run ended.
@@ -74,7 +74,7 @@ def ask_to_set_aside(layout: RunLayout, request: Request, node: str, *, within_s
     """
     send(layout, request)
     reader, deadline = FactReader(layout), time.monotonic() + within_s
-    while (why := (facts := reader.read()).beside.set_aside.get(node)) is None:
+    while (why := _why_aside(facts := reader.read(), node)) is None:
         if facts.result is not None:
             raise NotRestartedError(f"the run ended instead: `hpc-elastic status {layout.root}` says how")
         if node in facts.attempts[-1].nodes:
@@ -89,6 +89,10 @@ def ask_to_set_aside(layout: RunLayout, request: Request, node: str, *, within_s
             )
         time.sleep(_LOOK_EVERY_S)
     return why
+
+
+def _why_aside(facts: Facts, node: str) -> str | None:
+    return facts.beside.set_aside.get(node) or facts.beside.lost_aside.get(node)
 
 
 def _await_attempt(layout: RunLayout, above: int, within_s: float, without: str) -> int:

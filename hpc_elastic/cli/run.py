@@ -145,7 +145,7 @@ def check_allocation(plan: LaunchPlan, allocation: str | None, environ: Mapping[
 
     Raises:
         UsageError: it needs an allocation, and there is none.
-        AllocationError: the allocation is too small.
+        AllocationError: the allocation is too small, or heterogeneous.
     """
     if plan.scheduler != "slurm":
         return
@@ -153,6 +153,11 @@ def check_allocation(plan: LaunchPlan, allocation: str | None, environ: Mapping[
         raise UsageError(
             f"the site {plan.site} needs an allocation, and this is not inside one",
             tip="use salloc first, or `hpc-elastic submit`, or --site local",
+        )
+    if parts := environ.get("SLURM_HET_SIZE"):  # of such a job srun starts nothing as we call it
+        raise AllocationError(
+            f"job {allocation} is a heterogeneous job of {parts} parts, expected a job of one",
+            tip="allocate without `:` and `hetjob`; `roles` in a job file runs several programs in one ordinary job",
         )
     nodes = environ.get("SLURM_JOB_NUM_NODES", "")
     if nodes.isdigit() and int(nodes) < plan.nodes.min:

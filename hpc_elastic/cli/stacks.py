@@ -64,9 +64,10 @@ def main(argv: Sequence[str]) -> int:
 def _ask(arguments: Namespace, layout: RunLayout, snapshot: Snapshot, ranks: tuple[int, ...] | None) -> int:
     from hpc_elastic.api.stack_request import ask_for_stacks
 
-    if not snapshot.nodes:
+    is_requeued = snapshot.state.value == "REQUEUED"
+    if is_requeued or not snapshot.nodes:
         raise RunDirectoryError(
-            f"{snapshot.name} is {snapshot.state.value}, and none of its ranks runs yet",
+            f"{snapshot.name} is {snapshot.state.value}, and none of its ranks runs{'' if is_requeued else ' yet'}",
             tip="`hpc-elastic status` says what it waits for",
         )
     request, answers = ask_for_stacks(layout, snapshot.nodes, within_s=arguments.timeout)

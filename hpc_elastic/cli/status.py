@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from hpc_elastic.api.find import find_run_or_array
+from hpc_elastic.api.find import find_run_or_array, name_for_commands
 from hpc_elastic.cli.arguments import VerbParser, add_json, add_run, terminal_width
 from hpc_elastic.cli.look import look, note
 from hpc_elastic.cli.output import print_json
@@ -58,12 +58,13 @@ def main(argv: Sequence[str]) -> int:
 
     pace = NO_PACE if snapshot.is_over else _read_pace(found, snapshot)
     useful_time = _read_useful_time(found, snapshot)
+    run = name_for_commands(found, snapshot.job_id)
     if sys.stdout.isatty() and os.environ.get("TERM") != "dumb":  # which rich takes for 80 columns wide
-        _draw(snapshot, pace, useful_time)
+        _draw(snapshot, pace, useful_time, run)
     else:
         from hpc_elastic.observe.present import plain_status
 
-        print(plain_status(snapshot, terminal_width(), pace, useful_time))
+        print(plain_status(snapshot, terminal_width(), pace, useful_time, run=run))
     return 0
 
 
@@ -97,9 +98,9 @@ def _read_useful_time(layout: RunLayout, snapshot: Snapshot) -> UsefulTime:
     return read_useful_time(layout, now=time.time() if snapshot.state is RunState.RUNNING else None)
 
 
-def _draw(snapshot: Snapshot, pace: Pace, useful_time: UsefulTime) -> None:
+def _draw(snapshot: Snapshot, pace: Pace, useful_time: UsefulTime, run: str) -> None:
     from rich.console import Console
 
     from hpc_elastic.observe.present import rich_status
 
-    Console(width=terminal_width()).print(rich_status(snapshot, pace, useful_time))
+    Console(width=terminal_width()).print(rich_status(snapshot, pace, useful_time, run=run))

@@ -23,10 +23,19 @@ def job_text(keys: Mapping[str, Any]) -> str:
     Raises:
         JobError: a value is none that a job file can hold; all of them at once.
     """
+    check_values(keys)
+    return yaml.dump(plain(keys), Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=120)
+
+
+def check_values(keys: Mapping[str, Any]) -> None:
+    """Refuse values of a program that no job file can hold, all of them at once.
+
+    Raises:
+        JobError: there are some.
+    """
     problems = [f"{format_path(path)}: {message}" for path, message in _find_problems(keys, ())]
     if problems:
         raise JobError(problems)
-    return yaml.dump(plain(keys), Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=120)
 
 
 class _Dumper(yaml.SafeDumper):
@@ -62,6 +71,8 @@ def _find_problems(value: Any, path: KeyPath) -> Iterator[tuple[KeyPath, str]]:
     elif isinstance(value, (list, tuple)):
         for index, inner in enumerate(value):
             yield from _find_problems(inner, (*path, index))
+    elif isinstance(value, timedelta) and value < timedelta(0):
+        yield path, f"expected a duration of at least 0s, found {value}"
     elif not (value is None or isinstance(value, (str, bool, int, float, timedelta, os.PathLike))):
         found = type(value).__name__
         yield path, f"expected text, a number, True, False, None, a list or a mapping, found a {found}"

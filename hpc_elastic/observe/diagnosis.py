@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from hpc_elastic.scheduler.protocol import JobStatus
 
 SETTLE_S = 60.0  # NFS may hide a new name for 30 s and more, and an agent's last write takes its time
+JOB_CANCELLED = "the job was cancelled"  # begins the cause where the scheduler itself says so
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,7 +77,7 @@ def _cancelled(facts: Facts, never_started: bool) -> MissingResult:
         state=RunState.CANCELLED,
         reason="stop_requested" if facts.is_stop_requested else "terminated",
         exit_code=ExitCode.STOPPED,
-        cause=f"the job was cancelled {before}",
+        cause=f"{JOB_CANCELLED} {before}",
         is_certain=never_started or facts.has_ended,
     )
 

@@ -125,8 +125,8 @@ def explanation_to_json(explanation: Explanation) -> dict[str, Any]:
     return {"format_version": FORMAT_VERSION, **asdict(explanation)}
 
 
-def explain(facts: ExplainFacts, now: float) -> Explanation:
-    """Explain a run; `now` is in Unix seconds."""
+def explain(facts: ExplainFacts, now: float, *, run: str | None = None) -> Explanation:
+    """Explain a run; `now` is in Unix seconds, and `run` names the run in commands, by default its job id."""
     snapshot, culprit = facts.snapshot, facts.culprit
     root_cause = root_cause_of_attempt(snapshot, facts.attempt)
     failure_class = _class(facts, root_cause)
@@ -176,7 +176,7 @@ def explain(facts: ExplainFacts, now: float) -> Explanation:
         excerpts=facts.excerpts,
         files=facts.files,
         advice=tuple(advice_of(facts, failure_class)),
-        next=tuple(_next(facts, root_cause)),
+        next=tuple(_next(facts, root_cause, quote(run or snapshot.job_id or snapshot.run_dir))),
         notes=tuple(_notes(facts, is_guess=is_guess)),
         is_between=snapshot.between is not None,
     )
@@ -306,9 +306,8 @@ def _stacks(facts: ExplainFacts) -> Iterable[str]:
 # What to do.
 
 
-def _next(facts: ExplainFacts, root_cause: Mapping[str, Any] | None) -> Iterable[str]:
+def _next(facts: ExplainFacts, root_cause: Mapping[str, Any] | None, run: str) -> Iterable[str]:
     snapshot, culprit = facts.snapshot, facts.culprit
-    run = quote(snapshot.job_id or snapshot.run_dir)
     if not snapshot.is_over:
         yield f"hpc-elastic logs {run} --follow"
     if facts.stacks and facts.attempt == snapshot.attempts:

@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterable
 
 from hpc_elastic.failures.classes import MEANINGS, FailureClass
+from hpc_elastic.observe.diagnosis import JOB_CANCELLED
 from hpc_elastic.observe.explain_facts import (
     ExplainFacts,
     attempt_after,
@@ -120,6 +121,8 @@ def advice_of(facts: ExplainFacts, failure_class: str | None) -> Iterable[str]:
         yield about
     if is_for_want_of_space:
         yield "free some space, or choose another place with --run-dir, and submit the job again"
+    elif (facts.snapshot.cause or "").startswith(JOB_CANCELLED):
+        return  # by a person, and nothing has to be found out
     elif is_end and (advice := _BY_REASON.get(facts.snapshot.reason or "", "")):
         yield advice
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timezone
+from shlex import quote
 
 from hpc_elastic.observe.facts import AttemptFacts
 from hpc_elastic.observe.snapshot import Snapshot
@@ -76,9 +77,9 @@ def narrate_end(snapshot: Snapshot) -> list[str]:
     ]
 
 
-def where_to_look(snapshot: Snapshot) -> list[str]:
-    """Return the commands and paths with which a person can find out more."""
-    run = snapshot.job_id or snapshot.run_dir
+def where_to_look(snapshot: Snapshot, run: str | None = None) -> list[str]:
+    """Return the commands and paths with which a person can find out more; `run` names the run in the commands."""
+    run = quote(run or snapshot.job_id or snapshot.run_dir)
     if not snapshot.is_over:
         return [f"hpc-elastic logs {run} --follow", f"hpc-elastic cancel {run}"]
     if snapshot.state.value == "SUCCEEDED":

@@ -53,11 +53,13 @@ class NodesBeside:
     """The nodes that are not at work: those that could be, those that are lost, and those that are here and left out.
 
     `set_aside` has the reason of each of the last, in the order of the step: it is drained, blamed, or unhealthy.
+    `lost_aside` has that of each lost node that gets no workers when it is back either.
     """
 
     spares: tuple[str, ...] = ()
     lost: tuple[str, ...] = ()
     set_aside: Mapping[str, str] = field(default_factory=dict)
+    lost_aside: Mapping[str, str] = field(default_factory=dict)
 
 
 class NoticeNote(NamedTuple):
@@ -146,6 +148,7 @@ def find_nodes_beside(worlds: Sequence[AttemptNodes], notes: Iterable[NodeNote],
         spares=tuple(node for node in order if node in waiting and node not in left_out),
         lost=tuple(node for node in order if node in lost),
         set_aside={node: left_out[node] for node in order if node in waiting and node in left_out},
+        lost_aside={node: aside[node] for node in order if node in lost and node in aside},
     )
 
 

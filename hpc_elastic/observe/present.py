@@ -39,9 +39,22 @@ LIST_HEADER = ("NAME", "STATE", "JOB", "SUBMITTED", "ATTEMPTS", "RUN DIRECTORY")
 
 
 def status_rows(
-    snapshot: Snapshot, pace: Pace = NO_PACE, useful_time: UsefulTime | None = None, now: float | None = None
+    snapshot: Snapshot,
+    pace: Pace = NO_PACE,
+    useful_time: UsefulTime | None = None,
+    now: float | None = None,
+    *,
+    run: str | None = None,
 ) -> list[tuple[str, str]]:
-    """Return the label and the text of each line of `status`; `now` is in Unix seconds, by default by this clock."""
+    """Return the label and the text of each line of `status`.
+
+    Args:
+        snapshot: the run.
+        pace: how fast it is.
+        useful_time: what its time was spent on.
+        now: in Unix seconds; by default by this clock.
+        run: names the run in the commands; by default its job id.
+    """
     workers = f"{count(snapshot.workers, 'worker')} on " if snapshot.workers else ""
     code = f", exit code {snapshot.exit_code}" if snapshot.exit_code is not None else ""
     rows = [
@@ -70,14 +83,21 @@ def status_rows(
         ("useful time", "" if useful_time is None else describe_useful_time(useful_time)),
         ("run directory", snapshot.run_dir),
     ]
-    rows += [("next" if number == 0 else "", line) for number, line in enumerate(where_to_look(snapshot))]
+    rows += [("next" if number == 0 else "", line) for number, line in enumerate(where_to_look(snapshot, run))]
     return [(label, printable(text)) for label, text in rows if text]
 
 
-def plain_status(snapshot: Snapshot, width: int, pace: Pace = NO_PACE, useful_time: UsefulTime | None = None) -> str:
+def plain_status(
+    snapshot: Snapshot,
+    width: int,
+    pace: Pace = NO_PACE,
+    useful_time: UsefulTime | None = None,
+    *,
+    run: str | None = None,
+) -> str:
     """Return `status` as text, wrapped between words to `width` columns; paths and commands are never broken."""
     lines = [printable_line(snapshot.name)]
-    for label, text in status_rows(snapshot, pace, useful_time):
+    for label, text in status_rows(snapshot, pace, useful_time, run=run):
         is_for_copying = label in _FOR_COPYING
         if width < NARROW:
             lines += [label] * bool(label) + ([f"  {text}"] if is_for_copying else wrap(text, width, "  "))
@@ -88,7 +108,9 @@ def plain_status(snapshot: Snapshot, width: int, pace: Pace = NO_PACE, useful_ti
     return "\n".join(lines)
 
 
-def rich_status(snapshot: Snapshot, pace: Pace = NO_PACE, useful_time: UsefulTime | None = None) -> RenderableType:
+def rich_status(
+    snapshot: Snapshot, pace: Pace = NO_PACE, useful_time: UsefulTime | None = None, *, run: str | None = None
+) -> RenderableType:
     """Return `status` for a terminal."""
     from rich.console import Group
     from rich.table import Table
@@ -97,7 +119,7 @@ def rich_status(snapshot: Snapshot, pace: Pace = NO_PACE, useful_time: UsefulTim
     grid = Table.grid(padding=(0, 2))
     grid.add_column(style="dim", no_wrap=True)
     grid.add_column(overflow="fold")
-    for label, text in status_rows(snapshot, pace, useful_time):
+    for label, text in status_rows(snapshot, pace, useful_time, run=run):
         grid.add_row(label, Text(text, style=state_style(snapshot.state) if label == "state" else ""))
     return Group(Text(printable_line(snapshot.name), style="bold"), grid)
 

@@ -102,7 +102,8 @@ def take_snapshot(layout: RunLayout, scheduler: JobQuery | None) -> Snapshot:
 def take_tolerant_snapshot(layout: RunLayout) -> Snapshot:
     """Read the run directory alone, without the records that cannot be read: the note of the snapshot names them."""
     facts = FactReader(layout, is_tolerant=True).read()
-    snapshot = make_snapshot(facts, None, "; ".join(facts.unreadable) or None)
+    snapshot = make_snapshot(facts, None)
+    snapshot = replace(snapshot, note="; ".join(facts.unreadable) or snapshot.note)
     is_state_known = not any(layout.result in problem for problem in facts.unreadable)
     return snapshot if is_state_known else replace(snapshot, state=RunState.UNKNOWN)
 

@@ -322,6 +322,15 @@ def _sync_directory(path: str) -> None:
         os.close(descriptor)
 
 
+_TIPS = {
+    errno.ENOSPC: "free some space, or choose another place with --run-dir",
+    errno.EDQUOT: "your quota is used up: free some space, or choose another place with --run-dir",
+    errno.EACCES: "choose a directory that you may write to with --run-dir",
+    errno.EROFS: "choose a directory that can be written to with --run-dir",
+}
+_TIPS_OF_READS = {errno.EACCES: "it belongs to another user: ask its owner"}
+
+
 def file_system_errors(path: str, verb: str = "write") -> AbstractContextManager[None]:
     """Turn an error of the file system at `path` into a FileSystemError with a tip."""
     return _FileSystemErrors(path, verb)
@@ -342,12 +351,7 @@ class _FileSystemErrors(AbstractContextManager[None]):
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
         if not isinstance(error, OSError):
             return
-        tips = {
-            errno.ENOSPC: "free some space, or choose another place with --run-dir",
-            errno.EDQUOT: "your quota is used up: free some space, or choose another place with --run-dir",
-            errno.EACCES: "choose a directory that you may write to with --run-dir",
-            errno.EROFS: "choose a directory that can be written to with --run-dir",
-        }
+        tips = _TIPS_OF_READS if self._verb == "read" else _TIPS
         raise FileSystemError(
             f"cannot {self._verb} {self._path}: {error.strerror or error}", tip=tips.get(error.errno or 0)
         ) from error

@@ -80,6 +80,11 @@ def test_the_text_of_a_job_rejects_what_no_file_can_hold_all_at_once() -> None:
     )
 
 
+def test_a_negative_duration_is_an_error_of_the_job() -> None:
+    with pytest.raises(JobError, match=r"^signals\.grace: expected a duration of at least 0s, found -1 day, 23:59:59$"):
+        job_text({"signals": {"grace": timedelta(seconds=-1)}})
+
+
 def test_every_type_of_a_section_is_used() -> None:
     sections = {value for value in vars(door).values() if typing.is_typeddict(value)}
     used = {section for owner in (door.Job, *sections) for section in _direct(owner)}

@@ -14,7 +14,15 @@ import pytest
 
 from hpc_elastic import Run
 from hpc_elastic.errors import RunDirectoryError, UsageError
+from hpc_elastic.rundir.layout import ArrayLayout
 from tests.observe.builders import RunBuilder
+
+
+def test_the_folder_of_an_array_is_named_as_what_it_is(tmp_path: Path) -> None:
+    Path(ArrayLayout(str(tmp_path)).record).write_text("{}")
+    with pytest.raises(RunDirectoryError, match="is the folder of an array of runs") as caught:
+        Run(tmp_path)
+    assert caught.value.tip == f"name a task of it, such as {tmp_path}/0"
 
 
 @pytest.fixture

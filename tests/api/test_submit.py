@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 import threading
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -110,6 +111,16 @@ def test_a_job_file_cannot_name_a_function(here: Path) -> None:
     (here / "job.yaml").write_text("entrypoint: {function: 'a:b'}\n")
     with pytest.raises(JobError, match=r"entrypoint\.function: a function comes from Python"):
         prepare("job.yaml", site="local")
+
+
+def test_keys_beside_a_job_file_are_refused_if_no_file_can_hold_them(here: Path) -> None:
+    (here / "job.yaml").write_text("entrypoint: {script: train.py}\n")
+    with pytest.raises(JobError) as caught:
+        prepare("job.yaml", site="local", env={"A": b"b"}, time=timedelta(seconds=-1))
+    assert caught.value.problems == (
+        "env.A: expected text, a number, True, False, None, a list or a mapping, found a bytes",
+        "time: expected a duration of at least 0s, found -1 day, 23:59:59",
+    )
 
 
 @pytest.mark.parametrize("key", ["args", "restart_args"])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import pwd
 import threading
 from pathlib import Path
 
@@ -96,6 +97,31 @@ def test_run_whose_disk_is_full_is_cancelled_by_the_scheduler_at_once(
     assert f"cannot write {run.layout.requests}: {os.strerror(number)}" in said.out + said.err
     assert ("; only the scheduler is told" in said.out + said.err) == is_cancelled
     assert "asked digits to stop" not in said.out + said.err
+
+
+@pytest.mark.parametrize(
+    ("number", "tip"),
+    [
+        (errno.EROFS, "call it on a machine where the run directory can be written"),
+        (errno.EACCES, f"{pwd.getpwuid(os.getuid()).pw_name} may write it"),
+    ],
+)
+def test_who_may_not_ask_a_run_is_told_who_may_or_where(
+    run: RunBuilder, fake_slurm: FakeSlurm, capsys: Capture, monkeypatch: pytest.MonkeyPatch, number: int, tip: str
+) -> None:
+    def refuse(path: str, *arguments: int) -> int:
+        if path == run.layout.requests:
+            raise OSError(number, os.strerror(number))
+        return real_open(path, *arguments)
+
+    run.allocate().open_attempt(1)
+    fake_slurm.say("RUNNING")
+    real_open = os.open
+    monkeypatch.setattr(os, "open", refuse)
+    assert main(["cancel", run.layout.root]) == 5
+    said = capsys.readouterr().err
+    assert tip in said
+    assert "--run-dir" not in said
 
 
 @pytest.mark.parametrize(

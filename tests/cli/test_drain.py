@@ -39,6 +39,25 @@ def test_a_drain_of_a_spare_returns_when_the_head_has_heard_of_it(run: RunBuilde
     assert capsys.readouterr().out == "digits: node3, a spare, will not be used: drained by ada@login1\n"
 
 
+def test_a_node_that_is_lost_is_drained_before_it_comes_back(run: RunBuilder, capsys: Capture) -> None:
+    run.note("node1", "node.lost", "node3", attempt=1)
+    with a_head(run, sets_aside(run)):
+        assert drain(run, "node3") == 0
+    said = "digits: node3, lost now, will not be used when it is back: drained by ada@login1\n"
+    assert capsys.readouterr().out == said
+
+
+@pytest.mark.parametrize("node", ["node2", "node3"])
+def test_a_node_of_a_run_that_waits_to_start_again_is_drained_at_once(
+    run: RunBuilder, fake_slurm: FakeSlurm, capsys: Capture, node: str
+) -> None:
+    fake_slurm.say("PENDING")
+    assert drain(run, node) == 0
+    assert capsys.readouterr().out == f"digits: {node} will get no workers when the job has started again\n"
+    (request,) = store.read_lines(run.layout.requests)
+    assert (request["kind"], request["node"]) == ("drain", node)
+
+
 def test_a_spare_that_no_head_sets_aside_is_not_said_to_be_drained(run: RunBuilder) -> None:
     with pytest.raises(NotRestartedError, match="the head has not set node3 aside within 0 s"):
         ask_to_set_aside(run.layout, make_request("drain", node="node3"), "node3", within_s=0.0)

@@ -93,12 +93,21 @@ def test_record_that_cannot_be_read_does_not_end_the_explanation(tmp_path: Path,
     assert LINE in shown
 
 
+def test_a_record_that_cannot_be_read_is_named_once(tmp_path: Path, capsys: Capture) -> None:
+    run = KINDS["exception"](tmp_path / "run")
+    Path(run.layout.result).write_bytes(b"")
+    assert main(["explain", run.layout.root]) == 0
+    assert " ".join(capsys.readouterr().out.split()).count("result.json cannot be read") == 1
+
+
 @pytest.mark.parametrize("columns", ["40", "120"])
 def test_array_has_a_line_for_each_task(
     columns: str, tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLUMNS", columns)
-    folder = make_array(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "hpc-elastic-runs").mkdir()  # where its job id is known
+    folder = make_array(tmp_path / "hpc-elastic-runs")
     assert main(["explain", str(folder)]) == 0
     text = capsys.readouterr().out
     lines = [line for line in text.splitlines() if not line.startswith("  ")]

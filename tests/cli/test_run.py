@@ -134,6 +134,17 @@ def test_allocation_that_is_too_small_is_refused(
     assert "job 42 has 1 nodes, the run needs at least 2" in capsys.readouterr().err
 
 
+def test_a_heterogeneous_job_is_refused_before_anything_is_made(
+    workplace: Path, fake_slurm: FakeSlurm, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SLURM_JOB_ID", "42")
+    monkeypatch.setenv("SLURM_HET_SIZE", "2")
+    monkeypatch.setenv("SLURM_JOB_NUM_NODES", "2")
+    assert main(["run", "train.py"]) == 3
+    assert "job 42 is a heterogeneous job of 2 parts" in capsys.readouterr().err
+    assert not (workplace / "hpc-elastic-runs").exists()
+
+
 def test_nodes_are_the_allocations_if_nobody_says_how_many(
     workplace: Path, fake_slurm: FakeSlurm, capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -10,6 +10,8 @@ import pytest
 from hpc_elastic.cli.main import main
 from hpc_elastic.failures.stacks import NO_STACK
 from hpc_elastic.observe.stacks import StackAnswers
+from hpc_elastic.rundir import store
+from tests.cli.conftest import FakeSlurm
 from tests.observe.builders import RunBuilder
 
 Capture = pytest.CaptureFixture[str]
@@ -117,3 +119,13 @@ def test_what_is_no_answer_is_passed_over(run: RunBuilder, line: str) -> None:
         file.write("\n")
     answers.look("mine")
     assert answers.found["node1"].ranks == (0, 1)
+
+
+def test_a_run_that_waits_to_start_again_is_asked_for_nothing(
+    tmp_path: Path, fake_slurm: FakeSlurm, capsys: Capture
+) -> None:
+    waiting = RunBuilder(tmp_path / "waiting").submit().allocate().open_attempt(1)
+    fake_slurm.say("PENDING")
+    assert main(["stacks", waiting.layout.root]) == 5
+    assert "digits is REQUEUED, and none of its ranks runs\n" in capsys.readouterr().err
+    assert list(store.read_lines(waiting.layout.requests)) == []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -12,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from hpc_elastic.api.find import find_run
 from hpc_elastic.cli.main import main
 from hpc_elastic.rundir.states import RunState
 from tests.cli.conftest import FakeSlurm
@@ -265,6 +267,29 @@ def test_status_of_an_array_says_where_each_task_stands(
     assert "42_1  FAILED                       lr=1e-3 env.SEED=1  1         rank 0 failed\n" in told
     assert main(["status", "42_1"]) == 0
     assert f"task           1 of {folder.name}: lr=1e-3 env.SEED=1" in " ".join(capsys.readouterr().out.split(" " * 15))
+
+
+@pytest.mark.long
+def test_a_task_that_goes_on_as_a_job_of_its_own_keeps_its_name_and_is_found_by_both(
+    workplace: Path, fake_slurm: FakeSlurm, capsys: Capture
+) -> None:
+    folder = submit(fake_slurm, workplace)
+    RunBuilder.at(folder / "1", "42_1").allocate().allocate(2, job_id="63").open_attempt(1).end()
+    capsys.readouterr()
+    assert main(["status", "42"]) == 0
+    assert "42_1 (63)  SUCCEEDED" in capsys.readouterr().out
+    assert find_run("63").root == find_run("42_1").root == str(folder / "1")
+
+
+def test_an_array_that_was_copied_is_named_by_its_folder(
+    workplace: Path, fake_slurm: FakeSlurm, capsys: Capture
+) -> None:
+    folder = submit(fake_slurm, workplace)
+    end(folder, 1, state=RunState.FAILED, exit_code=1, cause="rank 0 failed")
+    shutil.copytree(folder, workplace / "copy")
+    capsys.readouterr()
+    assert main(["status", str(workplace / "copy")]) == 0
+    assert f"next           hpc-elastic explain {workplace}/copy/1, or logs\n" in capsys.readouterr().out
 
 
 @pytest.mark.long

@@ -15,6 +15,7 @@ import pytest
 from hpc_elastic.api.run import Run
 from hpc_elastic.cli.main import main
 from hpc_elastic.errors import UsageError
+from hpc_elastic.rundir import store
 from hpc_elastic.rundir.index import index_path
 from hpc_elastic.rundir.layout import RunLayout
 from tests.cli.conftest import FakeSlurm
@@ -327,6 +328,27 @@ def test_python_finds_no_run_of_another_folder(a: Path, b: Path, slurm: FakeSlur
     assert Run.find("digits").run_dir == run_dir
 
 
+@pytest.mark.parametrize("how", ["chained", "by hand"])
+def test_a_run_is_found_by_the_id_of_a_later_job(workplace: Path, slurm: FakeSlurm, capsys: Capture, how: str) -> None:
+    _, run_dir = submit(workplace, capsys)
+    run = RunBuilder.at(Path(run_dir), "1").allocate()
+    if how == "chained":  # the job waits for the end of the allocation
+        store.append_line(run.layout.requests, {"format_version": 1, "kind": "chain", "allocation": 1, "id": "63"})
+    else:
+        run.allocate(2, job_id="63")
+    for verb in ("status", "cancel"):
+        assert main([verb, "62"]) == 2
+        assert "no run '62'" in capsys.readouterr().err
+    assert main(["status", "63"]) == 0
+    assert f"run directory  {run_dir}\n" in capsys.readouterr().out
+
+
+def test_python_finds_a_run_by_a_number_and_by_a_path(workplace: Path, slurm: FakeSlurm, capsys: Capture) -> None:
+    job, run_dir = submit(workplace, capsys, "--run-dir", "mine")
+    assert Run.find(int(job)).run_dir == run_dir
+    assert Run.find(Path("mine")).run_dir == run_dir
+
+
 @pytest.mark.long
 def test_run_that_the_index_lost_is_found_below_its_folder(a: Path, b: Path, slurm: FakeSlurm, capsys: Capture) -> None:
     job, run_dir = submit(a, capsys)
@@ -485,3 +507,21 @@ def test_cancel_takes_no_other_run_of_this_folder_for_one_that_cannot_be_read(
     assert f"{newer}/result.json cannot be read: it is empty" in error
     assert "1 run of this folder is not over, and 1 cannot be read" in error
     assert cancelled(slurm) == []
+
+
+@pytest.mark.parametrize("verb", ["status", "explain"])
+def test_commands_to_go_on_with_name_the_directory_if_the_job_id_means_another_run_or_none(
+    tmp_path: Path, workplace: Path, slurm: FakeSlurm, capsys: Capture, verb: str
+) -> None:
+    foreign = RunBuilder(tmp_path / "of another cluster").submit("1").allocate().open_attempt(1).layout.root
+    job, run_dir = "", ""
+    for is_known in (False, True):  # nobody knows its job id here; then a run of this folder has the same one
+        if is_known:
+            job, run_dir = submit(workplace, capsys)
+        assert main([verb, foreign]) == 0
+        said = capsys.readouterr().out
+        assert f"hpc-elastic logs '{foreign}' --follow" in said
+        assert "hpc-elastic logs 1 " not in said
+    end(run_dir)
+    assert main([verb, run_dir]) == 0
+    assert f"hpc-elastic logs {job}\n" in capsys.readouterr().out

@@ -15,10 +15,13 @@ from hpc_elastic.observe.explain_advice import ENDED_EARLY
 from hpc_elastic.observe.explain_facts import ExplainFacts
 from hpc_elastic.observe.explain_reader import read_explain_facts
 from hpc_elastic.observe.snapshot import take_tolerant_snapshot
+from hpc_elastic.observe.watch import RunWatch
 from hpc_elastic.rundir.records import FailureRecord, RootCause, RunState
+from hpc_elastic.scheduler.protocol import JobState
 from tests.membership.script import a_failure
 from tests.observe.builders import RunBuilder
 from tests.observe.failed_runs import CAUSE, LATE, failure, silent_rank, stalled, start
+from tests.observe.test_snapshot import TellingScheduler
 
 
 def ended(root: Path, died: FailureRecord, *, reason: str = "restarts_used_up", line: str = "it failed") -> Explanation:
@@ -148,3 +151,9 @@ def test_what_to_do_about_a_program_that_does_not_start_follows_its_error(
 ) -> None:
     not_started = failure(start(tmp_path / "other"), 3, "start_failed", message)
     assert advice in ended(tmp_path / "run", not_started).advice[0]
+
+
+def test_a_job_that_was_cancelled_in_the_queue_gets_no_advice_about_time_limits(tmp_path: Path) -> None:
+    run = RunBuilder(tmp_path / "run").submit()
+    assert RunWatch(run.layout, TellingScheduler(JobState.CANCELLED)).look().reason == "terminated"
+    assert explain(read_explain_facts(run.layout, take_tolerant_snapshot(run.layout)), 0.0).advice == ()

@@ -96,6 +96,25 @@ def test_pending_job_that_was_cancelled_gets_its_result_at_the_first_look(tmp_pa
     assert Path(run.layout.exit_code).read_text() == "10\n"
 
 
+@pytest.mark.parametrize("number", [errno.EROFS, errno.EACCES, errno.ENOSPC])
+def test_a_run_whose_result_cannot_be_written_is_over_all_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    def refuse(path: str, flags: int, *mode: int) -> int:
+        if flags & os.O_CREAT:
+            raise OSError(number, os.strerror(number))
+        return real_open(path, flags, *mode)
+
+    run = RunBuilder(tmp_path / "run").submit()
+    real_open = os.open
+    monkeypatch.setattr(os, "open", refuse)
+    snapshot = RunWatch(run.layout, TellingScheduler(JobState.CANCELLED)).look()
+    assert (snapshot.state, snapshot.exit_code) == (RunState.CANCELLED, 10)
+    assert snapshot.cause == "the job was cancelled before it started"
+    assert f"cannot write {run.layout.result}: {os.strerror(number)}" in (snapshot.note or "")
+    assert not os.path.exists(run.layout.result)
+
+
 def test_a_script_that_ended_between_the_look_and_the_schedulers_word_is_the_cause(tmp_path: Path) -> None:
     run = RunBuilder(tmp_path / "run").submit()
 

@@ -196,6 +196,13 @@ def test_a_failed_write_leaves_the_old_file_and_says_what_to_do(
     assert os.listdir(tmp_path) == ["record.json"]
 
 
+def test_a_file_that_may_not_be_read_is_a_matter_of_its_owner() -> None:
+    refused = pytest.raises(FileSystemError, match="cannot read /a: Permission denied")
+    with refused as caught, store.file_system_errors("/a", "read"):
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+    assert caught.value.tip == "it belongs to another user: ask its owner"
+
+
 def test_files_are_the_users_alone(tmp_path: Path) -> None:
     store.write_json(str(tmp_path / "a" / "b" / "record.json"), {})
     assert (tmp_path / "a" / "b" / "record.json").stat().st_mode & 0o777 == 0o600

@@ -11,7 +11,7 @@ from hpc_elastic.agent.records.chain import ClaimChain
 from hpc_elastic.agent.records.event_log import EventLog
 from hpc_elastic.agent.records.scripts import changed_scripts, describe_changed, script_digests
 from hpc_elastic.codec import to_json
-from hpc_elastic.errors import RunDirectoryError
+from hpc_elastic.errors import FileSystemError, RunDirectoryError
 from hpc_elastic.job_ids import is_local
 from hpc_elastic.membership.actions import Note
 from hpc_elastic.plan.launch_plan import LaunchPlan
@@ -68,9 +68,15 @@ class AllocationClaims(EventLog):
         Raises:
             PredecessorUnknownError: the scheduler cannot say now whether the earlier allocation is over.
             RunDirectoryError: an earlier allocation of the run is still alive, or the run is over.
+            FileSystemError: there is a claim that cannot be read: it is not complete yet, or is damaged.
         """
+        taken = 0  # the allocation that another one has claimed, it seems
         while True:
             latest = self._chain.latest_allocation()
+            if taken and (latest is None or latest.allocation < taken):
+                latest = self._chain.find_allocation(taken)  # by its name, for a listing can be old
+                if latest is None:
+                    raise FileSystemError(f"{self._layout.allocation(taken)} is there and cannot be read: it is torn")
             if latest is not None and self._chain.is_this_start(latest):
                 is_ours = latest == self._tried  # this agent's earlier try seemed to fail but made the claim
                 if is_ours:
@@ -84,6 +90,7 @@ class AllocationClaims(EventLog):
                 self._announce(mine)
                 self._note_changed_scripts(mine)
                 return self._took(ClaimedAllocation(claim=mine, is_ours=True))
+            taken = mine.allocation
 
     def claim_next_allocation(self, head: Endpoint, after: int) -> bool:
         """Claim another allocation for this start of the job, because no attempt was opened in the one before it.

@@ -52,6 +52,10 @@ class ClaimChain:
                 return claim
         return None
 
+    def find_allocation(self, number: int) -> AllocationClaim | None:
+        """Return the claim of an allocation that another machine may have made just now, None if there is none."""
+        return self._read(AllocationClaim, self._layout.allocation(number), find_json)
+
     def first_of_this_start(self) -> AllocationClaim | None:
         """Return the earliest allocation claim of this start of the job; its nodes may have claimed further ones."""
         first = None

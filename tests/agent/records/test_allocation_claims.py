@@ -92,6 +92,23 @@ def test_a_claim_that_cannot_be_read_is_an_error_not_a_second_claim(runs: Runs) 
         runs.journal(a_place("43")).claim_allocation(HEAD)
 
 
+@pytest.mark.parametrize("content", ["", '{"allocation": 1, "job'])
+def test_a_torn_claim_is_not_asked_for_without_end(runs: Runs, monkeypatch: pytest.MonkeyPatch, content: str) -> None:
+    def link(source: str, target: str) -> None:
+        tries.append(target)
+        assert len(tries) < 3
+        real_link(source, target)
+
+    tries: list[str] = []
+    runs.journal().claim_allocation(HEAD)
+    Path(runs.layout.allocation(1)).write_text(content)
+    real_link = os.link
+    monkeypatch.setattr(os, "link", link)
+    with pytest.raises(FileSystemError, match=r"allocations/0001\.json is there and cannot be read"):
+        runs.journal(a_place("43")).claim_allocation(HEAD)
+    assert tries == [runs.layout.allocation(1)]
+
+
 def test_a_claim_that_was_made_although_its_answer_was_an_error_is_ones_own(
     runs: Runs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
