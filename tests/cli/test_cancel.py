@@ -124,6 +124,7 @@ def test_who_may_not_ask_a_run_is_told_who_may_or_where(
     assert "--run-dir" not in said
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "job_id", ["42", "local-4194304-1"]
 )  # Slurm says CANCELLED, and of a local job nothing is left

@@ -347,6 +347,7 @@ def test_cancel_of_an_array_that_waits_takes_it_out_of_the_queue(
     assert main(["cancel", "42"]) == 0  # as for a run that was cancelled before
 
 
+@pytest.mark.long
 def test_cancel_of_an_array_on_a_full_disk_succeeds_at_once(
     workplace: Path, fake_slurm: FakeSlurm, capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:

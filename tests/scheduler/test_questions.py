@@ -146,6 +146,7 @@ def test_a_job_is_submitted_again_if_no_answer_came_and_it_may_have_been_accepte
     assert len([line for line in slurm.asked() if line.startswith("sbatch ")]) == 2
 
 
+@pytest.mark.long
 def test_a_submission_that_is_never_answered_is_refused(slurm: FakeSlurm) -> None:
     slurm.answers_no_submission(times=9)
     refusal = "Slurm does not answer: sbatch did not answer within 0.5 s"

@@ -338,7 +338,7 @@ def caused(error: BaseException, cause: BaseException) -> BaseException:
         (caused(ValueError("no"), StrangerError()), False),
         (subprocess.CalledProcessError(1, "x"), False),
     ],
-    ids=repr,
+    ids=lambda value: type(value).__name__ if isinstance(value, BaseException) else None,
 )
 def test_the_text_of_an_exception_is_asked_for_in_a_thread_only_if_the_users_code_makes_it(
     error: BaseException, expected: bool

@@ -414,6 +414,7 @@ def test_looks_for_late_workers_of_the_agent_often_and_for_others_seldom(tmp_pat
     assert int(lists) < 50
 
 
+@pytest.mark.long
 def test_a_look_ahead_is_not_the_last_one_if_the_deadline_is_never_far(tmp_path: Path) -> None:
     """With a lease below 3 s: what is found by an old look may be gone, and what came since is not known."""
     deadline = Deadline.create()

@@ -45,6 +45,7 @@ def test_the_tool_on_path_is_asked(folder: Path) -> None:
     assert GpuTool(pytest.fail).ask() == (GpuSample(index=0, busy_percent=5.0, memory_used=MIB, memory_total=2 * MIB),)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("script", "within_s"), [("exit 9", 60), ("echo no such device", 60), ("exec sleep 60", 1)])
 def test_a_tool_that_fails_is_not_asked_for_ever(folder: Path, script: str, within_s: float) -> None:
     make_tool(folder, "nvidia-smi", f"echo asked >>{folder}/asked\n{script}")

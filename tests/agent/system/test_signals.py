@@ -215,6 +215,7 @@ def test_what_the_workers_have_got_themselves_is_not_passed_on() -> None:
     assert looked_after(signal.SIGUSR1, got={signal.SIGUSR1}, until=2) == expected
 
 
+@pytest.mark.long
 def test_what_the_shell_outside_of_an_image_tells_of_a_moment_later_is_the_same_signal() -> None:
     told: list[object] = []
     got = {signal.SIGUSR1}
