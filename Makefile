@@ -1,4 +1,4 @@
-# make check   format, lint, types, unit tests (80 s on 2 cores)
+# make check   format, lint, types, unit tests (about a minute on 2 cores)
 # make test    these, and every promise once in a real run on this machine or on its Slurm; what depends on Slurm's words
 #              on 24.11 too; what CI runs, 15 minutes on 2 cores. Needs root and Debian's slurm-wlm for the Slurm tests,
 #              else they skip and say why
