@@ -262,7 +262,7 @@ hpc_elastic_contain() { # the job's id, the agent's command
     exit "$hpc_elastic_status"
 }
 hpc_elastic_answer() { # the folder through which the agent asks; each request is a number on standard input
-    local hpc_elastic_name hpc_elastic_asked hpc_elastic_words
+    local hpc_elastic_name hpc_elastic_asked hpc_elastic_words hpc_elastic_status
     for hpc_elastic_name in "${!SLURM_@}" "${!SBATCH_@}" "${!SRUN_@}" "${!SQUEUE_@}" "${!SACCT_@}" "${!SINFO_@}" \
         "${!SCONTROL_@}" "${!SCANCEL_@}" "${!PMI@}" "${!HPC_ELASTIC_@}"; do
         case $hpc_elastic_name in
@@ -279,11 +279,16 @@ hpc_elastic_answer() { # the folder through which the agent asks; each request i
                 sbatch | squeue | scontrol | scancel | sinfo) ;;
                 *) hpc_elastic_words=(1 / false) ;;
             esac
-            {
-                cd -- "${hpc_elastic_words[1]}" && timeout -s KILL "${hpc_elastic_words[0]}" \
-                    bash -c 'trap "" TERM; exec "$@"' bash "${hpc_elastic_words[@]:2}"
-            } </dev/null >"$hpc_elastic_asked.out" 2>"$hpc_elastic_asked.err"
-            echo "$?" >"$hpc_elastic_asked.new" && mv -- "$hpc_elastic_asked.new" "$hpc_elastic_asked.status"
+            while # a TERM that came before the trap was set has started no command; a job is submitted no second time
+                {
+                    cd -- "${hpc_elastic_words[1]}" && timeout -s KILL "${hpc_elastic_words[0]}" \
+                        bash -c 'trap "" TERM; : >"$0"; exec "$@"' "$hpc_elastic_asked.began" "${hpc_elastic_words[@]:2}"
+                } </dev/null >"$hpc_elastic_asked.out" 2>"$hpc_elastic_asked.err"
+                hpc_elastic_status=$?
+                [ "$hpc_elastic_status" = 143 ] && [ ! -e "$hpc_elastic_asked.began" ] &&
+                    [ "${hpc_elastic_words[2]}" != sbatch ]
+            do :; done
+            echo "$hpc_elastic_status" >"$hpc_elastic_asked.new" && mv -- "$hpc_elastic_asked.new" "$hpc_elastic_asked.status"
         ) &
     done
 }

@@ -152,6 +152,22 @@ def test_slurm_is_asked_outside_of_the_image(tmp_path: Path) -> None:
 
 
 @pytest.mark.long
+def test_a_term_that_ends_a_question_before_its_command_runs_has_it_asked_again(tmp_path: Path) -> None:
+    scene = make_contained(tmp_path, APPTAINER_PLAN)
+    struck = scene.stubs / "struck"
+    is_first = '[[ $2 = trap* && ! -e "$STUBS/struck" ]]'
+    (scene.stubs / "bash").write_text(
+        f'#!/bin/bash\nif {is_first}; then : >"$STUBS/struck"; kill -TERM $$; fi\nexec /bin/bash "$@"\n'
+    )
+    (scene.stubs / "bash").chmod(0o755)
+    scene.run(DATA="/", **VARIABLES)
+    told = told_by(scene)
+    assert struck.exists()
+    assert told["answers"][0] == [3, "it's|a b\n||/etc/slurm.conf|gpu||", "oops\n"]
+    assert told["left"] == ["environ", "requests", "terms"]
+
+
+@pytest.mark.long
 def test_a_command_gets_the_agents_command_line_and_is_told_image_and_mounts(tmp_path: Path) -> None:
     plan = ContainerPlan(runtime="command", image="my image", command=str(tmp_path / "stubs" / "enter"), mounts=MOUNTS)
     scene = make_contained(tmp_path, plan)

@@ -85,7 +85,7 @@ def ask_host_side(directory: str, command: Sequence[str], *, timeout_s: float, c
     except OSError as error:
         raise SchedulerError(f"cannot run {command[0]} outside of the image: {error.strerror or error}") from error
     finally:
-        for end in ("asked", "out", "err", "status"):
+        for end in ("asked", "began", "out", "err", "status"):
             with contextlib.suppress(OSError):
                 os.unlink(f"{place}.{end}")
     if done.returncode == COMMAND_NOT_FOUND:
