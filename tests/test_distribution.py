@@ -50,6 +50,7 @@ def run_session(folder: Path, count: int, told: Path) -> subprocess.CompletedPro
     )
 
 
+@pytest.mark.variant(of="test_the_group_is_that_of_the_whole_file")
 @pytest.mark.long
 def test_a_file_with_a_group_runs_in_one_process(tmp_path: Path) -> None:
     (tmp_path / "conftest.py").write_text("from tests.conftest import *\n")
@@ -92,6 +93,7 @@ def test_what_waits_is_known_from_its_file(tmp_path: Path) -> None:
     assert [name for name in texts if waits(tmp_path / f"{name}.py")] == ["mark", "one", "fixture"]
 
 
+@pytest.mark.variant(of="test_the_last_processes_compute_if_there_are_more_than_processors")
 @pytest.mark.long
 def test_who_computes_begins_with_what_computes_and_helps_the_others(tmp_path: Path) -> None:
     """In a session of more processes than there are processors; what waits here waits for all that computes."""

@@ -26,6 +26,8 @@ WHOLLY_VARIANTS = {
     "integration/test_local_training.py",
     "integration/test_slurm_copies.py",
     "integration/test_slurm_hydra.py",
+    "integration/test_slurm_job_end.py",
+    "integration/test_slurm_python_door.py",
     "integration/test_slurm_snapshot.py",
     "integration/test_slurm_survival_surroundings.py",
     "integration/test_slurm_useful_time.py",

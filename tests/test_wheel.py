@@ -63,7 +63,7 @@ def unpacked(sdist: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 # One from the sdist is the same byte for byte, which a test holds.
 @pytest.fixture(
     scope="module",
-    params=["checkout", *variants("sdist", of="test_a_wheel_is_the_same_from_the_checkout_and_from_the_sdist")],
+    params=["checkout", *variants("sdist", of="test_an_sdist_is_the_same_when_it_is_built_again")],
 )
 def wheel(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     source = REPOSITORY if request.param == "checkout" else request.getfixturevalue("unpacked")
@@ -131,6 +131,7 @@ def test_the_wheel_brings_the_manual_page_and_completions(wheel: Path) -> None:
     assert archive.read(shared["bash-completion/completions/hpc-elastic"]).decode() == completion("bash")
 
 
+@pytest.mark.variant(of="test_an_sdist_is_the_same_when_it_is_built_again")
 def test_a_wheel_is_the_same_from_the_checkout_and_from_the_sdist(unpacked: Path, tmp_path: Path) -> None:
     """Byte by byte, with other times and modes of the files."""
     for path in unpacked.rglob("*"):

@@ -113,7 +113,7 @@ def test_the_script_starts_the_checks_as_a_run_starts_its_agents(workplace: Path
 
 
 @pytest.mark.local
-@pytest.mark.variant(of="test_doctor_finds_nothing_to_mend_on_a_cluster_that_is_well")
+@pytest.mark.variant(of="test_doctor_finds_everything_that_is_broken_on_a_cluster")
 def test_doctor_tries_this_machine_with_processes_as_nodes(workplace: Path, capfd: pytest.CaptureFixture[str]) -> None:
     """In a folder with an odd name; and another process group of the user's may be at work here."""
     odd = workplace / 'it\'s "x" $HOME %j'
@@ -128,7 +128,7 @@ def test_doctor_tries_this_machine_with_processes_as_nodes(workplace: Path, capf
 
 
 @pytest.mark.local
-@pytest.mark.variant(of="test_doctor_finds_nothing_to_mend_on_a_cluster_that_is_well")
+@pytest.mark.variant(of="test_doctor_finds_everything_that_is_broken_on_a_cluster")
 def test_doctor_tells_how_a_setup_line_ended(capfd: pytest.CaptureFixture[str]) -> None:
     assert main(["doctor", "--site", "local", "--set", "setup=[module load nothing]", "--json"]) == 1
     found = results(capfd.readouterr().out)

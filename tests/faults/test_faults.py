@@ -37,6 +37,7 @@ def test_a_run_tells_the_truth_about_its_fault(fault: Fault, tmp_path: Path) -> 
     assert outcome.unlike == ()
 
 
+@pytest.mark.variant(of="test_a_rank_that_has_stopped_itself_is_named_as_the_cause")
 @pytest.mark.local
 @pytest.mark.timeout(240)
 def test_every_attempt_names_the_rank_that_was_killed_in_a_collective(tmp_path: Path) -> None:

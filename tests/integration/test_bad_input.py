@@ -250,6 +250,7 @@ sys.exit(open("go").read() == "fails")
     run.assert_records_valid()
 
 
+@pytest.mark.variant(of="test_a_disk_that_gets_full_ends_the_run_with_5_and_says_so")
 def test_cancel_on_a_disk_that_got_full_ends_the_run_with_success(door: Door, disk: Path) -> None:
     write_job(door, script="import time\nprint('waiting', flush=True)\ntime.sleep(3600)\n")
     run = door.submit("job.yaml", "--run-dir", str(disk / "run"))

@@ -192,6 +192,7 @@ def test_a_python_that_is_missing_or_too_old_ends_the_run_with_3(outside: Door, 
     run.assert_records_valid()
 
 
+@pytest.mark.variant(of="test_workers_see_their_own_environment_alone")
 def test_the_package_works_if_it_is_installed_read_only(environments: Environments, outside: Door) -> None:
     """As root, file modes forbid nothing: there a read-only mount does."""
     folder = environments.folder

@@ -44,6 +44,7 @@ def test_cancel_stops_the_run_that_runs_and_those_that_wait(door: Door) -> None:
     assert [bool(run.attempts()) for run in array.runs] == [True, False, False, False]
 
 
+@pytest.mark.variant(of="test_cancel_of_an_array_stops_what_runs_with_grace_and_what_waits_at_once")
 def test_one_task_is_cancelled_while_the_others_go_on(door: Door) -> None:
     write_job(door, "local", waits=True)
     array = submit(door)

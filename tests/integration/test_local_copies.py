@@ -51,12 +51,15 @@ def starve(pid: int) -> None:
         resource.prlimit(pid, limit, (1, 1))
 
 
+@pytest.mark.variant(of="test_a_training_whose_ranks_are_killed_ends_with_the_weights_of_an_undisturbed_one")
 @pytest.mark.timeout(240)
 @pytest.mark.parametrize(
     "number",
     [
         signal.SIGSTOP,
-        *variants(signal.SIGKILL, of="test_a_node_is_lost_whose_copies_are_with_a_keeper_that_does_not_answer"),
+        *variants(
+            signal.SIGKILL, of="test_a_training_whose_ranks_are_killed_ends_with_the_weights_of_an_undisturbed_one"
+        ),
     ],
 )
 def test_a_node_is_lost_whose_copies_are_with_a_keeper_that_does_not_answer(door: Door, number: signal.Signals) -> None:
@@ -85,7 +88,7 @@ def test_a_node_is_lost_whose_copies_are_with_a_keeper_that_does_not_answer(door
 
 
 @pytest.mark.timeout(240)
-@pytest.mark.variant(of="test_a_node_is_lost_whose_copies_are_with_a_keeper_that_does_not_answer")
+@pytest.mark.variant(of="test_a_training_whose_ranks_are_killed_ends_with_the_weights_of_an_undisturbed_one")
 @pytest.mark.parametrize("harm", [freeze, starve])
 def test_saves_wait_for_no_keeper_and_all_ranks_agree_on_a_step_or_load_from_disk(
     door: Door, harm: Callable[[int], None]

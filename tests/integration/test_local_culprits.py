@@ -55,6 +55,7 @@ start: {start}
 RAISES = 'raise RuntimeError("a cosmic ray")'
 
 
+@pytest.mark.variant(of="test_a_rank_that_has_stopped_itself_is_named_as_the_cause")
 @pytest.mark.parametrize(
     ("fail", "start", "failure"),
     [
@@ -62,7 +63,7 @@ RAISES = 'raise RuntimeError("a cosmic ray")'
         *variants(
             ("sys.exit(3)", "fork", (3, "exit code 3")),
             (RAISES, "spawn", (1, "RuntimeError: a cosmic ray")),
-            of="test_a_rank_that_closes_its_connections_before_it_fails_is_among_the_failures",
+            of="test_a_rank_that_has_stopped_itself_is_named_as_the_cause",
         ),
     ],
 )

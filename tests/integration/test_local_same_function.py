@@ -22,7 +22,7 @@ SCRIPT = (
 )
 
 
-@pytest.mark.variant(of="test_a_function_leaves_the_same_records_through_every_door")
+@pytest.mark.variant(of="test_a_job_and_an_array_have_slurms_ids_and_a_result_for_every_task")
 def test_a_training_leaves_the_same_records_by_every_door(
     door: Door, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -82,6 +82,7 @@ def answer_of(started: subprocess.Popen[str]) -> tuple[int, str, str]:
 USES = "python: ./python"
 
 
+@pytest.mark.variant(of="test_a_full_disk_is_named_and_the_next_save_is_complete")
 def test_a_second_request_is_refused_and_takes_nothing_from_the_first(door: Door) -> None:
     disk = hanging(door)
     run, folder = train(door, nodes="2", workers=1, site="local", more=USES)
@@ -320,6 +321,7 @@ def start_roles(door: Door, name: str, *, load_from: str = "null", restart: str 
     return run
 
 
+@pytest.mark.variant(of="test_a_full_disk_is_named_and_the_next_save_is_complete")
 def test_roles_that_restart_alone_are_saved_each_at_its_own_step(door: Door) -> None:
     run = start_roles(door, "first")
     answer = json.loads(door.run("save", str(run.path), "--json").stdout)
@@ -337,7 +339,7 @@ def test_roles_that_restart_alone_are_saved_each_at_its_own_step(door: Door) -> 
         assert training.wait_until_over()["state"] == "SUCCEEDED", training.story()
 
 
-@pytest.mark.variant(of="test_roles_that_restart_alone_are_saved_each_at_its_own_step")
+@pytest.mark.variant(of="test_a_full_disk_is_named_and_the_next_save_is_complete")
 def test_a_role_that_saves_nothing_is_named_when_the_time_is_over(door: Door) -> None:
     (door.folder / "first").mkdir()
     (door.folder / "first" / "learner-saves-nothing").touch()

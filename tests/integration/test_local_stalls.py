@@ -102,6 +102,7 @@ if os.environ["HPC_ELASTIC_ATTEMPT"] == "1":
 """
 
 
+@pytest.mark.variant(of="test_a_rank_that_skips_a_collective_is_apart_from_those_that_wait_for_it")
 @pytest.mark.long
 def test_the_only_rank_of_a_world_waits_for_no_other_and_failed_by_itself(door: Door) -> None:
     door.write("train.py", WAITS_ALONE)
@@ -115,6 +116,7 @@ def test_the_only_rank_of_a_world_waits_for_no_other_and_failed_by_itself(door: 
     assert "consequence" not in claim["reason"], claim
 
 
+@pytest.mark.variant(of="test_a_rank_that_stops_is_named_and_the_run_goes_on")
 @pytest.mark.long
 def test_a_rank_that_never_beats_is_left_alone_while_others_do(door: Door) -> None:
     run = submit(door, "never", 1, "--set", "stall_timeout=3s")  # half of what it takes

@@ -123,6 +123,7 @@ def who() -> tuple[Any, ...]:
     )
 
 
+@pytest.mark.variant(of="test_a_job_and_an_array_have_slurms_ids_and_a_result_for_every_task")
 def test_a_job_of_several_nodes_has_a_result_for_every_task(executor: submitit.AutoExecutor) -> None:
     executor.update_parameters(nodes=2, tasks_per_node=2)
     job = executor.submit(who)
@@ -271,6 +272,7 @@ def test_a_function_without_checkpoint_ends_at_its_time_limit_and_says_so(execut
     assert run_of(job).attempts() == [1]
 
 
+@pytest.mark.variant(of="test_the_first_example")
 def test_a_script_may_empty_its_log_folder_as_submitits_mnist_does(tmp_path: Path) -> None:
     folder = tmp_path / "mnist_logs"
     for turn in range(2):
@@ -307,7 +309,7 @@ def reduce() -> float:
     return float(value)
 
 
-@pytest.mark.variant(of="test_a_job_of_several_nodes_has_a_result_for_every_task")
+@pytest.mark.variant(of="test_a_job_and_an_array_have_slurms_ids_and_a_result_for_every_task")
 def test_the_distributed_example(
     executor: submitit.AutoExecutor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -231,6 +231,7 @@ def test_term_to_the_script_stops_a_run_whose_head_was_killed(start: Start) -> N
     case.run.assert_nothing_left()
 
 
+@pytest.mark.variant(of="test_a_spare_of_another_role_takes_the_place_of_a_lost_node_and_runs_its_program")
 def test_a_spare_takes_the_place_of_an_agent_that_was_killed(start: Start) -> None:
     case = start("3", more="spares: 1\n")
     assert case.wait_for_attempt(1) == ["local0", "local1", "local2"]
@@ -240,7 +241,7 @@ def test_a_spare_takes_the_place_of_an_agent_that_was_killed(start: Start) -> No
     case.assert_succeeds(attempts=2, node_losses=1, killed=("local1",))
 
 
-@pytest.mark.variant(of="test_a_spare_takes_the_place_of_an_agent_that_was_killed")
+@pytest.mark.variant(of="test_a_spare_of_another_role_takes_the_place_of_a_lost_node_and_runs_its_program")
 def test_a_spare_that_is_not_needed_costs_nothing_and_leaves_in_the_end(start: Start) -> None:
     case = start("2", more="spares: 2\n")
     case.assert_succeeds(attempts=1, node_losses=0)
@@ -249,7 +250,7 @@ def test_a_spare_that_is_not_needed_costs_nothing_and_leaves_in_the_end(start: S
     assert not any("error" in text for text in said), said
 
 
-@pytest.mark.variant(of="test_a_spare_takes_the_place_of_an_agent_that_was_killed")
+@pytest.mark.variant(of="test_a_spare_of_another_role_takes_the_place_of_a_lost_node_and_runs_its_program")
 def test_a_spare_that_is_killed_changes_nothing(start: Start) -> None:
     case = start("2", more="spares: 1\n")
     case.signal("local2", signal.SIGKILL)
@@ -257,7 +258,7 @@ def test_a_spare_that_is_killed_changes_nothing(start: Start) -> None:
     case.assert_succeeds(attempts=1, node_losses=0, killed=("local2",))
 
 
-@pytest.mark.variant(of="test_a_spare_takes_the_place_of_an_agent_that_was_killed")
+@pytest.mark.variant(of="test_a_spare_of_another_role_takes_the_place_of_a_lost_node_and_runs_its_program")
 def test_a_spare_becomes_a_node_of_the_run_after_the_head_was_killed(start: Start) -> None:
     case = start("2", more="spares: 1\n")
     case.signal("local0", signal.SIGKILL)

@@ -117,7 +117,7 @@ def test_digits_that_are_kept_in_memory_go_on_at_the_step_that_failed(door: Door
     assert len({record["parameter_hash"] for record in records}) == 1
 
 
-@pytest.mark.variant(of="test_a_function_leaves_the_same_records_through_every_door")
+@pytest.mark.variant(of="test_a_job_and_an_array_have_slurms_ids_and_a_result_for_every_task")
 @pytest.mark.slurm
 def test_both_schedulers_leave_the_same_records(slurm_door: Door) -> None:
     write_job(slurm_door, "local")

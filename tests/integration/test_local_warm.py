@@ -113,8 +113,10 @@ def assert_succeeded(run: Run, *, attempts: int = 1) -> None:
     run.assert_records_valid()
 
 
+@pytest.mark.variant(of="test_a_node_imports_torch_once_for_all_its_workers_attempts_and_stores")
 @pytest.mark.parametrize(
-    "start", ["fork", *variants("auto", "spawn", of="test_training_is_the_same_however_workers_start")]
+    "start",
+    ["fork", *variants("auto", "spawn", of="test_a_node_imports_torch_once_for_all_its_workers_attempts_and_stores")],
 )
 def test_training_is_the_same_however_workers_start(door: Door, start: str) -> None:
     write_job(door, fails=1, more=f"start: {start}\nsetup: [ulimit -Sn 300]")
@@ -179,6 +181,7 @@ def test_an_agent_that_is_killed_leaves_no_fork_server_and_store_host_behind(doo
     wait_until(lambda: not is_alive(script_pid(run)), "the script is over", within_s=60, otherwise=run.story)
 
 
+@pytest.mark.variant(of="test_a_node_imports_torch_once_for_all_its_workers_attempts_and_stores")
 def test_a_fork_is_known_by_its_own_command_line_and_variables(door: Door) -> None:
     write_job(door, script=WORKS)
     run = door.submit("job.yaml")
@@ -216,6 +219,7 @@ def test_a_variable_that_is_read_at_the_start_and_each_workers_own_makes_it_spaw
     assert {failure["class"] for failure in run.result()["failures"].values()} == {"start_failed"}
 
 
+@pytest.mark.variant(of="test_a_fork_server_that_is_killed_between_attempts_is_replaced")
 def test_a_working_directory_that_is_gone_fails_the_start_after_three_tries(door: Door) -> None:
     folder = door.folder / "gone"
     folder.mkdir()

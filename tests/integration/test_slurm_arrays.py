@@ -39,7 +39,7 @@ def test_the_folder_of_an_array_may_have_any_name(slurm: Cluster, slurm_door: Do
     assert Path(array.runs[0].layout.script_output(array.runs[0].job_id)).exists()
 
 
-@pytest.mark.every_slurm
+@pytest.mark.mirrored
 def test_cancel_of_an_array_stops_what_runs_with_grace_and_what_waits_at_once(slurm: Cluster, slurm_door: Door) -> None:
     write_job(slurm_door, SITE, waits=True)
     array = submit(slurm_door, "--array-limit", "2")
@@ -60,6 +60,7 @@ def test_an_array_that_scancel_ended_while_it_waited_has_its_results(slurm: Clus
     array.assert_over(*[("CANCELLED", 10)] * 4)
 
 
+@pytest.mark.variant(of="test_a_requeued_job_goes_on_in_the_next_allocation")
 @pytest.mark.mirrored
 def test_one_task_is_requeued_and_goes_on_in_its_own_run(slurm: Cluster, slurm_door: Door) -> None:
     write_job(slurm_door, SITE, waits=True)

@@ -72,6 +72,7 @@ def test_a_crash_restarts_workers_in_an_image_that_sees_only_what_it_is_given(sl
     assert_left_slurm(slurm, run, "COMPLETED", "0:0")
 
 
+@pytest.mark.variant(of="test_a_crash_restarts_workers_in_an_image_that_sees_only_what_it_is_given")
 def test_slurm_is_asked_outside_of_the_image_and_starts_the_job_again(slurm_door: Door, slurm: Cluster) -> None:
     """A requeue, a node without power and the end by a person, each known by an answer of Slurm or by the agents."""
     write_job(slurm_door, WAITS_ONCE, nodes="{min: 2, max: 3}", workers="1", more=write_image(slurm_door.folder))
@@ -90,7 +91,7 @@ def test_slurm_is_asked_outside_of_the_image_and_starts_the_job_again(slurm_door
     assert_left_slurm(slurm, run, "COMPLETED", "0:0")
 
 
-@pytest.mark.variant(of="test_slurm_is_asked_outside_of_the_image_and_starts_the_job_again")
+@pytest.mark.variant(of="test_a_crash_restarts_workers_in_an_image_that_sees_only_what_it_is_given")
 @pytest.mark.parametrize("more", ["", "--unshare-pid"])
 def test_scancel_of_a_run_in_an_image_leaves_its_final_record(slurm_door: Door, slurm: Cluster, more: str) -> None:
     write_job(slurm_door, WAITS, nodes="2", workers="1", more=write_image(slurm_door.folder, more=more))
@@ -118,7 +119,7 @@ def test_a_users_signal_to_every_process_ends_no_image(slurm_door: Door, slurm: 
     assert [run.stdout(1, rank).count("got USR1") for rank in (0, 1)] == [1, 1]
 
 
-@pytest.mark.variant(of="test_slurm_is_asked_outside_of_the_image_and_starts_the_job_again")
+@pytest.mark.variant(of="test_a_crash_restarts_workers_in_an_image_that_sees_only_what_it_is_given")
 @pytest.mark.parametrize("more", ["", "--unshare-pid"])
 def test_the_node_of_the_batch_script_is_lost_and_an_agent_in_an_image_ends_the_job(
     slurm_door: Door, slurm: Cluster, more: str
@@ -140,7 +141,7 @@ def test_the_node_of_the_batch_script_is_lost_and_an_agent_in_an_image_ends_the_
     assert_over(run, "SUCCEEDED", 0, killed=["node1"])
 
 
-@pytest.mark.variant(of="test_slurm_is_asked_outside_of_the_image_and_starts_the_job_again")
+@pytest.mark.variant(of="test_a_crash_restarts_workers_in_an_image_that_sees_only_what_it_is_given")
 @pytest.mark.parametrize("more", ["", "--unshare-pid"])
 def test_srun_is_held_while_the_container_of_its_node_lives(slurm_door: Door, slurm: Cluster, more: str) -> None:
     write_job(slurm_door, WAITS, nodes="2", workers="1", more=write_image(slurm_door.folder, more=more))

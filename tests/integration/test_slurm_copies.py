@@ -55,7 +55,7 @@ def cut(slurm: Cluster, node: str) -> Callable[[], None]:
     return lambda: slurm.heal(node)
 
 
-@pytest.mark.variant(of="test_a_node_is_lost_whose_copies_are_with_a_keeper_that_does_not_answer")
+@pytest.mark.variant(of="test_a_training_whose_ranks_are_killed_ends_with_the_weights_of_an_undisturbed_one")
 @pytest.mark.parametrize(
     ("lose", "lost", "options"),
     [
@@ -64,7 +64,7 @@ def cut(slurm: Cluster, node: str) -> Callable[[], None]:
             (power_off, "node2", ("--replicated",)),
             (cut, "node3", ()),
             (power_off, "node1", ()),
-            of="test_a_node_is_lost_whose_copies_are_with_a_keeper_that_does_not_answer",
+            of="test_a_training_whose_ranks_are_killed_ends_with_the_weights_of_an_undisturbed_one",
             ids=["replicated", "cut", "batch host off"],
         ),
     ],
@@ -105,7 +105,7 @@ def test_a_spare_goes_on_with_the_states_of_a_lost_node(
     assert weights(folder) == weights(reference) != []
 
 
-@pytest.mark.variant(of="test_a_node_is_lost_whose_copies_are_with_a_keeper_that_does_not_answer")
+@pytest.mark.variant(of="test_a_training_whose_ranks_are_killed_ends_with_the_weights_of_an_undisturbed_one")
 def test_the_next_start_of_the_job_goes_on_with_the_states_of_a_lost_node(slurm_door: Door, slurm: Cluster) -> None:
     """There is no spare: the node with the copy writes it for the lost one."""
     lossy = "elastic: {lease: 3s, join_timeout: 20s}\nstate: {replicas: 1}\nrequeue: {max: 1}"
@@ -145,7 +145,7 @@ def damage_all(pid: int, but: set[int], done: set[tuple[int, ...]]) -> None:
         os.close(descriptor)
 
 
-@pytest.mark.variant(of="test_a_node_is_lost_whose_copies_are_with_a_keeper_that_does_not_answer")
+@pytest.mark.variant(of="test_a_training_whose_ranks_are_killed_ends_with_the_weights_of_an_undisturbed_one")
 def test_all_ranks_load_from_disk_if_the_copy_is_damaged(slurm_door: Door, slurm: Cluster) -> None:
     run, folder = train(slurm_door, *STEP, nodes="2", workers=1, more=COPIED)
     wait_until_saved(run, folder, 1, 2, more=4)
@@ -174,7 +174,7 @@ def test_all_ranks_load_from_disk_if_the_copy_is_damaged(slurm_door: Door, slurm
     assert "it is damaged" in failed[1]
 
 
-@pytest.mark.variant(of="test_a_node_is_lost_whose_copies_are_with_a_keeper_that_does_not_answer")
+@pytest.mark.variant(of="test_a_training_whose_ranks_are_killed_ends_with_the_weights_of_an_undisturbed_one")
 def test_a_copy_is_below_another_switch_where_the_site_says_so(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

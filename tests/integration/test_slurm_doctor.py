@@ -88,6 +88,7 @@ def faults(told: dict[str, Any]) -> dict[str, list[dict[str, Any]]]:
     return found
 
 
+@pytest.mark.variant(of="test_doctor_finds_everything_that_is_broken_on_a_cluster")
 def test_doctor_finds_nothing_to_mend_on_a_cluster_that_is_well(slurm_door: Door) -> None:
     runs = make_site(slurm_door)
     told = examine(slurm_door, "--nodes", "4", "--write", "./drafted.yaml", exit_code=0)
@@ -169,7 +170,7 @@ def running_doctor(door: Door, *options: str) -> subprocess.Popen[str]:
     return door.start("doctor", "--site", "./here.yaml", "--nodes", "2", *options)
 
 
-@pytest.mark.variant(of="test_doctor_finds_nothing_to_mend_on_a_cluster_that_is_well")
+@pytest.mark.variant(of="test_doctor_finds_everything_that_is_broken_on_a_cluster")
 def test_doctor_says_what_a_pending_job_waits_for_and_gives_up(slurm_door: Door, slurm: Cluster) -> None:
     make_site(slurm_door)
     told = examine(slurm_door, "--set", "sbatch.hold=true", "--wait", "4s", exit_code=1)
@@ -179,7 +180,7 @@ def test_doctor_says_what_a_pending_job_waits_for_and_gives_up(slurm_door: Door,
     assert slurm.job_ids() == []
 
 
-@pytest.mark.variant(of="test_doctor_finds_nothing_to_mend_on_a_cluster_that_is_well")
+@pytest.mark.variant(of="test_doctor_finds_everything_that_is_broken_on_a_cluster")
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_doctor_cancels_its_job_if_it_is_interrupted(slurm_door: Door, slurm: Cluster, number: signal.Signals) -> None:
     runs = make_site(slurm_door)
@@ -191,7 +192,7 @@ def test_doctor_cancels_its_job_if_it_is_interrupted(slurm_door: Door, slurm: Cl
     assert list(runs.iterdir()) == []
 
 
-@pytest.mark.variant(of="test_doctor_finds_nothing_to_mend_on_a_cluster_that_is_well")
+@pytest.mark.variant(of="test_doctor_finds_everything_that_is_broken_on_a_cluster")
 def test_doctor_ends_a_job_that_runs_if_it_is_interrupted(slurm_door: Door, slurm: Cluster) -> None:
     make_site(slurm_door, on_node2="exec sleep 600")
     doctor = running_doctor(slurm_door)
@@ -201,7 +202,7 @@ def test_doctor_ends_a_job_that_runs_if_it_is_interrupted(slurm_door: Door, slur
     wait_until(lambda: not slurm.job_ids(), "the job is gone")
 
 
-@pytest.mark.variant(of="test_doctor_finds_nothing_to_mend_on_a_cluster_that_is_well")
+@pytest.mark.variant(of="test_doctor_finds_everything_that_is_broken_on_a_cluster")
 def test_doctor_uses_the_allocation_that_it_is_in(slurm_door: Door, slurm: Cluster) -> None:
     make_site(slurm_door)
     command = ["salloc", "--nodes=3", *slurm_door.command, "doctor", "--site", "./here.yaml", "--json"]
@@ -254,7 +255,7 @@ def test_doctor_tells_a_node_whose_python_is_missing(slurm_door: Door, slurm: Cl
     assert "node2 gave no answer" in job["found"]
 
 
-@pytest.mark.variant(of="test_doctor_finds_nothing_to_mend_on_a_cluster_that_is_well")
+@pytest.mark.variant(of="test_doctor_finds_everything_that_is_broken_on_a_cluster")
 def test_doctor_leaves_the_allocation_that_it_is_in_without_its_step(slurm_door: Door, slurm: Cluster) -> None:
     """At a TERM; the allocation itself is the user's."""
     make_site(slurm_door, on_node2="exec sleep 600")

@@ -120,9 +120,13 @@ def hung(door: Door) -> tuple[str, str]:
     return f"{sys.executable} {server} {directory}", "scratch: no answer within 8 s"
 
 
+@pytest.mark.variant(of="test_a_node_with_a_hung_disk_is_named_and_left_out_and_its_agent_ends")
 @pytest.mark.parametrize(
     "surroundings",
-    [hung, *variants(full_scratch, read_only, of="test_a_node_with_a_bad_disk_is_named_and_left_out")],
+    [
+        hung,
+        *variants(full_scratch, read_only, of="test_a_node_with_a_hung_disk_is_named_and_left_out_and_its_agent_ends"),
+    ],
 )
 def test_a_node_with_a_bad_disk_is_named_and_left_out(slurm_door: Door, slurm: Cluster, surroundings: object) -> None:
     assert callable(surroundings)

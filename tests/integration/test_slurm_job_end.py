@@ -20,7 +20,7 @@ def log_of(training: Training, node: str) -> str:
     return Path(training.run.path / "agents" / f"{node}.out").read_text()
 
 
-@pytest.mark.variant(of="test_an_agent_ends_the_job_of_a_script_whose_machine_was_shut_down_after_its_agent")
+@pytest.mark.variant(of="test_the_batch_host_loses_power_while_it_trains")
 def test_another_agent_ends_the_job_if_the_one_that_is_to_end_it_dies(slurm_door: Door, slurm: Cluster) -> None:
     training = Training.start(slurm_door)
     slurm.kill("node1")
@@ -36,6 +36,7 @@ def test_another_agent_ends_the_job_if_the_one_that_is_to_end_it_dies(slurm_door
     assert "SUCCEEDED" in slurm_door.run("status", training.run.job_id).stdout
 
 
+@pytest.mark.variant(of="test_the_batch_host_loses_power_while_it_trains")
 def test_an_agent_ends_the_job_of_a_script_whose_machine_was_shut_down_after_its_agent(
     slurm_door: Door, slurm: Cluster
 ) -> None:

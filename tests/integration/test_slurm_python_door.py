@@ -118,6 +118,7 @@ def without(record: Any) -> Any:
     return [without(value) for value in record] if isinstance(record, list) else record
 
 
+@pytest.mark.variant(of="test_a_job_and_an_array_have_slurms_ids_and_a_result_for_every_task")
 def test_a_function_leaves_the_same_records_through_every_door(
     slurm_door: Door, slurm: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -167,6 +167,7 @@ def test_a_head_that_cannot_be_resolved_is_found_by_its_claim(slurm_door: Door, 
     assert not Path(run.layout.rendezvous("node2")).exists()
 
 
+@pytest.mark.variant(of="test_a_node_that_never_starts_and_one_with_another_secret")
 def test_a_node_with_another_torch_is_refused_and_not_waited_for(
     slurm_door: Door, slurm: Cluster, tmp_path: Path
 ) -> None:

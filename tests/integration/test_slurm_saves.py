@@ -28,7 +28,8 @@ raise ValueError("bad batch 17")
 """
 
 
-@pytest.mark.parametrize("number", [0, *variants(1, 2, 3, of="test_eight_ranks_on_four_nodes_save_at_the_same_step")])
+@pytest.mark.variant(of="test_all_ranks_save_together_and_the_run_stops_at_once")
+@pytest.mark.parametrize("number", [0, *variants(1, 2, 3, of="test_all_ranks_save_together_and_the_run_stops_at_once")])
 def test_eight_ranks_on_four_nodes_save_at_the_same_step(slurm_door: Door, slurm: Cluster, number: int) -> None:
     write_job(slurm_door, SAVES.replace("sys.argv[1]", str(number)), nodes="4", workers="2")
     run = slurm_door.submit("job.yaml")

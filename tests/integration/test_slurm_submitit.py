@@ -128,7 +128,7 @@ def test_a_checkpointable_is_requeued_at_submitits_signal_and_goes_on(
     assert "Requeued job" in run.stdout(1, 0)
 
 
-@pytest.mark.variant(of="test_one_task_is_requeued_and_goes_on_in_its_own_run")
+@pytest.mark.variant(of="test_a_requeued_job_goes_on_in_the_next_allocation")
 def test_a_checkpointable_of_an_array_is_requeued_alone(executor: submitit.AutoExecutor, tmp_path: Path) -> None:
     jobs = executor.map_array(Counter(), [str(tmp_path / "finish")] * 2)
     for job in jobs:

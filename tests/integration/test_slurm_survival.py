@@ -215,7 +215,7 @@ def test_too_few_nodes_end_the_run_by_name_when_the_silent_ones_had_their_time(
     assert_left_slurm(slurm, run, "FAILED", "7:0")
 
 
-@pytest.mark.variant(of="test_a_spare_takes_the_place_of_an_agent_that_was_killed")
+@pytest.mark.variant(of="test_a_spare_of_another_role_takes_the_place_of_a_lost_node_and_runs_its_program")
 def test_a_spare_takes_the_place_of_a_lost_node_and_the_others_keep_their_ranks(
     slurm_door: Door, slurm: Cluster, record_property: Note
 ) -> None:

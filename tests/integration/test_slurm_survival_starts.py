@@ -138,7 +138,7 @@ def test_a_node_whose_slurmd_died_works_no_more_when_the_requeued_job_does(
     slurm.wait_for_job(run.job_id, "COMPLETED", within_s=90)
 
 
-@pytest.mark.variant(of="test_a_resume_after_a_node_was_lost_and_came_back_ends_nobodys_run")
+@pytest.mark.variant(of="test_a_node_that_is_back_before_slurm_has_given_it_up_ends_nobodys_run")
 @pytest.mark.mirrored
 @pytest.mark.parametrize("seconds", [2, 15])
 def test_a_job_that_slurm_suspends_and_resumes_goes_on(slurm_door: Door, slurm: Cluster, seconds: float) -> None:
@@ -155,6 +155,7 @@ def test_a_job_that_slurm_suspends_and_resumes_goes_on(slurm_door: Door, slurm: 
     training.assert_completed(slurm)
 
 
+@pytest.mark.variant(of="test_a_node_that_is_back_before_slurm_has_given_it_up_ends_nobodys_run")
 @pytest.mark.mirrored
 def test_a_resume_after_a_node_was_lost_and_came_back_ends_nobodys_run(slurm_door: Door, slurm: Cluster) -> None:
     """A resume lets srun go on, which was stopped, and it would end the step for the node that is back.
@@ -206,7 +207,7 @@ def test_the_agent_beside_srun_dies_after_a_node_came_back_and_the_others_go_on(
     assert "srun is ended" in script_output(training.run)
 
 
-@pytest.mark.variant(of="test_the_agent_beside_srun_dies_after_a_node_came_back_and_the_others_go_on")
+@pytest.mark.variant(of="test_a_node_that_is_back_before_slurm_has_given_it_up_ends_nobodys_run")
 @pytest.mark.mirrored
 def test_the_agent_beside_the_srun_of_an_own_batch_script_dies_and_its_next_line_comes_after_the_run(
     slurm_door: Door, slurm: Cluster
@@ -231,7 +232,7 @@ def test_the_agent_beside_the_srun_of_an_own_batch_script_dies_and_its_next_line
     assert len([name for name in written if name in NODES]) == 2, written
 
 
-@pytest.mark.variant(of="test_the_agent_beside_srun_dies_after_a_node_came_back_and_the_others_go_on")
+@pytest.mark.variant(of="test_a_node_that_is_back_before_slurm_has_given_it_up_ends_nobodys_run")
 @pytest.mark.mirrored
 @pytest.mark.parametrize("after_s", [0.0, 1.2])
 def test_a_node_comes_back_after_the_agent_beside_srun_died_and_the_others_go_on(
@@ -288,7 +289,7 @@ def suspend_and_resume(slurm: Cluster, training: Training) -> None:
     slurm.run("scontrol", "resume", training.run.job_id)
 
 
-@pytest.mark.variant(of="test_a_resume_after_a_node_was_lost_and_came_back_ends_nobodys_run")
+@pytest.mark.variant(of="test_a_node_that_is_back_before_slurm_has_given_it_up_ends_nobodys_run")
 @pytest.mark.mirrored
 def test_the_job_ends_if_all_agents_die_after_a_suspend(slurm_door: Door, slurm: Cluster) -> None:
     """No srun tells the script, which was ended; Slurm, which it asks, has no step any more."""

@@ -77,7 +77,7 @@ def test_a_crash_restarts_all_and_the_job_completes(start: Start, record_propert
     assert (job.result()["attempts"], job.result()["restarts"]) == (2, 1)
 
 
-@pytest.mark.variant(of="test_a_killed_torchrun_takes_its_workers_with_it_and_the_others_go_on")
+@pytest.mark.variant(of="test_a_crash_of_one_worker_restarts_all_at_a_fresh_store_and_they_finish")
 @pytest.mark.mirrored
 def test_the_others_go_on_without_a_torchrun_that_was_killed(start: Start, record_property: Note) -> None:
     job = start("3:4", max_restarts=0)
@@ -95,7 +95,7 @@ def test_the_others_go_on_without_a_torchrun_that_was_killed(start: Start, recor
     job.assert_nothing_left()
 
 
-@pytest.mark.variant(of="test_a_killed_torchrun_takes_its_workers_with_it_and_the_others_go_on")
+@pytest.mark.variant(of="test_a_crash_of_one_worker_restarts_all_at_a_fresh_store_and_they_finish")
 def test_the_loss_of_the_first_node_moves_store_and_head_and_spends_no_restart(
     start: Start, slurm: Cluster, record_property: Note
 ) -> None:
@@ -126,7 +126,7 @@ def test_a_cancelled_job_leaves_nothing(start: Start, slurm: Cluster) -> None:
     job.assert_nothing_left()
 
 
-@pytest.mark.variant(of="test_a_killed_torchrun_takes_its_workers_with_it_and_the_others_go_on")
+@pytest.mark.variant(of="test_a_crash_of_one_worker_restarts_all_at_a_fresh_store_and_they_finish")
 def test_a_cut_off_node_kills_its_workers_and_is_taken_in_again_when_it_is_back(
     start: Start, slurm: Cluster, record_property: Note
 ) -> None:

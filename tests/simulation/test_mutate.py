@@ -26,11 +26,12 @@ def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return mutate._copy_checkout(str(tmp_path_factory.mktemp("checkout")))
 
 
-@pytest.mark.variant(of="test_a_head_that_answers_nobody_is_caught")
+@pytest.mark.variant(of="test_an_edit_of_what_nobody_waits_for_is_caught")
 def test_the_code_as_it_is_survives(checkout: Path) -> None:
     assert mutate._try(None, 8, checkout) == mutate.SURVIVES
 
 
+@pytest.mark.variant(of="test_an_edit_of_what_nobody_waits_for_is_caught")
 def test_a_head_that_answers_nobody_is_caught(checkout: Path) -> None:
     mutation = mutation_of(
         "hpc_elastic.agent.drivers.head_side: left out: self._answering.received(connection, message)"
@@ -58,7 +59,7 @@ def test_a_module_that_cannot_be_loaded_is_neither_caught_nor_a_survivor(checkou
         ("hpc_elastic.membership.member: condition turned round: self._discover_head(is_news=False) if is_known", 40),
         ("hpc_elastic.membership.allegiance: left out: self.head = head", 40),
         ("hpc_elastic.membership.barriers: left out: self._starts.clear()", 40),
-        of="test_a_head_that_answers_nobody_is_caught",
+        of="test_an_edit_of_what_nobody_waits_for_is_caught",
     ),
 )
 def test_an_edit_of_what_nobody_waits_for_is_caught(checkout: Path, name: str, seeds: int) -> None:
