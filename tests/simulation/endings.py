@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from hpc_elastic.agent.rendezvous.refusal import OTHERS_COME_WITHIN_S
 from hpc_elastic.agent.rendezvous.search import SEARCH_TIMES
 from hpc_elastic.membership.authentication import Side
 from hpc_elastic.membership.discovery import DiscoveryPhase
@@ -121,6 +122,12 @@ class Endings:
         for agent in run.agents:
             if agent.started_at > run.disk.ended_at and agent.exit_code is not None:
                 took_s = agent.left_at - agent.started_at
-                allowed_s = LOOKS_S + run.progress.slack_s
+                allowed_s = self._looks_within_s(agent) + run.progress.slack_s
                 what = f"{agent.name} has come when the run was over, and leaves after {took_s:.1f} s"
                 require(took_s <= allowed_s, f"{what}, not {allowed_s:.1f} s")
+
+    def _looks_within_s(self, agent: Agent) -> float:
+        """How long an agent stays that finds the run over: on the first node it waits for the others, to tell them."""
+        is_first = agent is self._run.agents[0]
+        has_dead = any(other.exit_code is None for other in self._run.agents)
+        return OTHERS_COME_WITHIN_S + LOOKS_S if is_first and has_dead else LOOKS_S

@@ -79,6 +79,12 @@ def test_the_losses_of_an_old_head_are_of_the_agents_that_it_had(seed: int) -> N
 
 
 @pytest.mark.long
-def test_a_schedule_that_broke_a_rule_breaks_none_any_more() -> None:
-    """Two nodes of a new start, each head for itself, since the first one stood still as both were gathered."""
-    SimulatedRun(draw_second_start(910712)).play()
+@pytest.mark.parametrize(
+    "seed",
+    [
+        pytest.param(910712, id="each of two nodes is head, as the first one stood still when both were gathered"),
+        pytest.param(10000537, id="the first node finds the run over and waits to tell one that was killed"),
+    ],
+)
+def test_a_schedule_that_broke_a_rule_breaks_none_any_more(seed: int) -> None:
+    SimulatedRun(draw_second_start(seed)).play()
