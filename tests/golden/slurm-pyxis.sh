@@ -181,6 +181,8 @@ done
 # Those of earlier starts of the job; counted now, for the agents may open the next one as soon as srun has started them.
 hpc_elastic_count_attempts() { find /home/ada/hpc-elastic-runs/digits-20260102-030405-0f0f/attempts -mindepth 1 -maxdepth 1 2>/dev/null | wc -l; }
 hpc_elastic_attempts=`hpc_elastic_count_attempts`
+hpc_elastic_count_requeues() { grep -c '"kind": "requeue"' /home/ada/hpc-elastic-runs/digits-20260102-030405-0f0f/requests.jsonl 2>/dev/null; }
+hpc_elastic_requeues=`hpc_elastic_count_requeues`
 
 # How much time the job has left: the agents may be in an image that has no Slurm commands. A task of an array has the
 # number of the whole array if it is the last one.
@@ -334,9 +336,9 @@ hpc_elastic_wait_for() {
 }
 hpc_elastic_wait=hpc_elastic_wait_for
 
-# Then the end of the run is seen in its directory. If the agent of this machine dies before, Slurm is asked, which ends
-# the step with its last agent; other steps of the job may be somebody else's. Three answers without it count; that Slurm
-# is silent, or not here, decides nothing.
+# Then the end of the run, or of its part in this allocation, is seen in its directory. If the agent of this machine dies
+# before, Slurm is asked, which ends the step with its last agent if no node was lost; other steps of the job may be
+# somebody else's. Three answers without it count; that Slurm is silent, or not here, decides nothing.
 hpc_elastic_has_step() { # within so many seconds; 1 if Slurm says no, 2 if it does not say
     local hpc_elastic_told
     if hpc_elastic_told=`timeout "$1" squeue --all --local --noheader --steps --jobs="$hpc_elastic_job" --format=%i 2>&1`; then
@@ -350,6 +352,8 @@ hpc_elastic_wait_without_srun() {
     until ls /home/ada/hpc-elastic-runs/digits-20260102-030405-0f0f >/dev/null 2>&1 && [ -s /home/ada/hpc-elastic-runs/digits-20260102-030405-0f0f/exit_code ]; do
         if hpc_elastic_agent_lives 2>/dev/null; then
             hpc_elastic_without=0
+        elif [ "`hpc_elastic_count_requeues`" -gt "${hpc_elastic_requeues:-0}" ] 2>/dev/null; then
+            break # the run goes on when the job is started again: Slurm may show the step of a lost node until then
         else
             hpc_elastic_has_step 10
             case $? in

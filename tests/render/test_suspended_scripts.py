@@ -325,6 +325,28 @@ def test_the_death_of_the_agent_beside_srun_ends_srun_while_the_other_agents_go_
 
 
 @pytest.mark.long
+@pytest.mark.parametrize("by", [BATCH, FOREGROUND], ids=["batch", "foreground"])
+def test_the_step_of_a_lost_node_keeps_no_script_whose_job_is_to_start_again(
+    by: tuple[str, ...], starter: Starter
+) -> None:
+    """Slurm shows it for as long as there is no srun that completes it (22.05, also when the node is down)."""
+    requeue = '{"format_version": 1, "kind": "requeue", "allocation": 1}'
+    started = starter.start(by=by, setup=(f"echo '{requeue}' >requests.jsonl",))  # of an earlier start
+    (started.scene.stubs / "steps").write_text("7.batch\n7.3\n")
+    started.lose_agent()
+    wait_until(lambda: started.asked() >= 5, "Slurm was asked several times")
+    with (started.scene.run_dir / "requests.jsonl").open("a") as requests:
+        requests.write('{"format_version": 1, "kind": "stop", "requeue": true}\n')
+    asked = started.asked()
+    wait_until(lambda: started.asked() >= asked + 3, "Slurm was asked several times")
+    assert started.process.poll() is None
+    with (started.scene.run_dir / "requests.jsonl").open("a") as requests:
+        requests.write(f"{requeue}\n")
+    started.finish()
+    assert (started.scene.stubs / "concluded").exists()
+
+
+@pytest.mark.long
 @pytest.mark.parametrize("other", ["7.2", "7.30", "7.interactive"])
 def test_other_steps_of_the_job_keep_no_script_whose_agents_have_all_ended(other: str, starter: Starter) -> None:
     """In an allocation of somebody's own they are somebody's own."""
