@@ -136,6 +136,7 @@ class SimulatedTelemetry:
         if isinstance(action, StartWorkers):
             run.rules.assigned(agent, action.assign)
             run.reports.starts(agent)
+            run.leftovers.starts(agent, agent.member)
         elif isinstance(action, StopWorkers):
             run.rules.stops(agent, action)
             run.reports.stops(agent, action)

@@ -38,7 +38,8 @@ class Partings:
             require(not is_asked or bool(said & FAREWELLS), f"{what}, and has asked it to be its head, without a word")
             self._check_patience(agent, what, is_unanswered=is_asked and "welcome" not in heard)
         else:
-            require("welcome" not in said or bool(said & FAREWELLS), f"{what}, its member, without a word")
+            is_member = "welcome" in said and "dropped" not in heard  # one that has given this head up knows
+            require(not is_member or bool(said & FAREWELLS), f"{what}, its member, without a word")
 
     def _check_patience(self, agent: Agent, what: str, *, is_unanswered: bool) -> None:
         """Who looks for its first head waits for the answer of one as long as it looks at all: heads may be slow."""

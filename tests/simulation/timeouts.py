@@ -47,7 +47,7 @@ class TimeOuts:
         """Ranks of the attempt at work begin to time out."""
         run = self._run
         alive = [(agent, worker) for agent in run.agents for worker in agent.workers.alive.values()]
-        if not alive or any(worker.waits_since is not None for _, worker in alive):
+        if len(alive) < 2 or any(worker.waits_since is not None for _, worker in alive):  # one waits for nobody
             return
         attempt = max(worker.attempt for _, worker in alive)
         if attempt == self._attempt:  # one such moment is enough for it

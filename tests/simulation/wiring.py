@@ -307,6 +307,7 @@ class Headquarters(Coordinator):
             run.head_moved(agent, head.phase)
             run.orders.stepped(agent, head)
             run.noted.stepped(agent, head)
+            run.leftovers.stepped(agent, head)
             return
         contract.is_over()
         if agent.headquarters is self:
@@ -481,6 +482,7 @@ class Here(LocalMember):
         self._agent.run.reports.connects(self._agent)
         self._agent.run.endings.connects(self._agent, is_joined=is_joined)
         super().connected(is_joined=is_joined, asked=asked)
+        self._agent.run.leftovers.connects(self._agent, self._member)
 
     def disconnected(self, why: str, *, is_dead: bool) -> None:
         self._agent.run.examined.is_cut_off(self._agent, is_dead=is_dead)

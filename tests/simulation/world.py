@@ -44,6 +44,7 @@ from tests.simulation.joins import Joins
 from tests.simulation.kept import Kept
 from tests.simulation.large import Large
 from tests.simulation.late_words import LateWords
+from tests.simulation.leftovers import Leftovers
 from tests.simulation.limits import Limits
 from tests.simulation.network import Network
 from tests.simulation.noted import Noted
@@ -112,6 +113,7 @@ class SimulatedRun:
         self.bookkeeping = Bookkeeping(self)
         self.endings = Endings(self)
         self.late_words = LateWords(self)
+        self.leftovers = Leftovers()
         self.fences = Fences(self)
         self.forgiven = Forgiven(self)
         self.examined = Examined(self)
