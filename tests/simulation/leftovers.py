@@ -47,9 +47,7 @@ OF_HEAD: Mapping[str, object] = {
     "_members.losses._is_successors": False,
     "_news._told": NOTHING,
     "_tally._answered": NOTHING,
-    "_tally._heard_at": NOTHING,
     "_tally.again": NOTHING,
-    "_tally.failures": NOTHING,
     "_tally.paused": NOTHING,
     "_tally.succeeded": NOTHING,
     "_tally.waiting": NOTHING,
@@ -59,7 +57,6 @@ OF_HEAD: Mapping[str, object] = {
 OF_MEMBER: Mapping[str, object] = {
     "_have_workers_term": False,
     "_is_finished": False,
-    "_is_terminated": False,
     "_leave": None,
     "_paused": "",
     "_pids": NOTHING,
