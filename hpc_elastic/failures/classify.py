@@ -34,6 +34,7 @@ from hpc_elastic.failures.output_end import (
     says_error,
 )
 from hpc_elastic.failures.traceback_text import (
+    LAUNCHERS_ERROR,
     Frame,
     Raised,
     innermost_of_user,
@@ -267,7 +268,12 @@ def _as_written(message: str, raised: Raised) -> str:
     """Return an error file's message, which may say more than the traceback, from its first word on."""
     prefix = f"{raised.short_type}:"
     text = message.removeprefix(prefix).strip()
-    is_plain = message.startswith(prefix) and bool(text) and not text.startswith("Caught ")
+    is_plain = (
+        message.startswith(prefix)
+        and bool(text)
+        and not text.startswith("Caught ")
+        and raised.short_type != LAUNCHERS_ERROR
+    )
     return f"{prefix} {text}" if is_plain else describe(raised)
 
 

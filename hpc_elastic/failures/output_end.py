@@ -13,7 +13,14 @@ import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from hpc_elastic.failures.traceback_text import CAUSE, CONTEXT, Raised, parse_tracebacks
+from hpc_elastic.failures.traceback_text import (
+    CAUSE,
+    CONTEXT,
+    LAUNCHERS_ERROR,
+    Raised,
+    parse_launched,
+    parse_tracebacks,
+)
 
 Chain = tuple[Raised, ...]
 NOISE_LINES = 3  # lines that may follow the traceback that ended a program: warnings of its teardown
@@ -39,7 +46,8 @@ _PASSED_OVER = re.compile(
     rf"{_ONE_TRACEBACK}(?:\n(?:{re.escape(CAUSE)}|{re.escape(CONTEXT)})\n\n{_ONE_TRACEBACK})*"
     r"(?:Call stack:\n(?: .*\n)*Message: .*\nArguments: .*(?:\n|\Z))?"
 )
-_RELAYS = ("CalledProcessError", "ChildFailedError")  # they say of another process only that it failed
+# They say of another process only that it failed.
+_RELAYS = ("CalledProcessError", LAUNCHERS_ERROR, "ProcessExitedException", "BrokenProcessPool")
 
 
 def clean_output(text: str) -> str:
@@ -91,9 +99,11 @@ def find_chain(tail: str, *, noise: int, is_victims: Callable[[Chain], bool]) ->
         is_victims: returns whether a chain is a consequence of another rank's failure.
     """
     chains = parse_tracebacks(clean_output(tail))
-    while chains and chains[-1][-1].short_type in _RELAYS:
+    while chains and _is_relay(chains[-1][-1]):
         own, relay = chains[:-1], chains[-1]
-        if relay[-1].short_type == "ChildFailedError" and own:  # of a torchrun inside, which has several workers
+        if not own and (quoted := parse_launched(relay[-1])):
+            return quoted
+        if relay[-1].short_type == LAUNCHERS_ERROR and own:  # of a torchrun inside, which has several workers
             return next((chain for chain in own if not is_victims(chain)), own[0])
         child = find_ended(own, is_victims=is_victims) or _last_if_near(own, WRAPPERS_LINES)
         return child or _last_if_near(chains, noise)
@@ -111,8 +121,8 @@ def find_child(tail: str, own: Chain, *, is_victims: Callable[[Chain], bool]) ->
     if any(chain[-1].ended_process for chain in chains if chain not in others):
         return ()
     found = find_ended(others, is_victims=is_victims)
-    if not found and own[-1].short_type in _RELAYS:
-        found = _last_if_near(others, WRAPPERS_LINES)
+    if not found and _is_relay(own[-1]):
+        found = _last_if_near(others, WRAPPERS_LINES) or parse_launched(own[-1])
     return found
 
 
@@ -133,6 +143,12 @@ def _last_if_near(chains: Sequence[Chain], noise: int) -> Chain:
     count = sum(_BAR.search(line) is None and _SUMMARY.match(line) is None for line in after)
     is_whole = last.is_group or "Traceback" in last.text
     return chains[-1] if count <= noise or is_whole else ()
+
+
+def _is_relay(raised: Raised) -> bool:
+    """Return whether an exception says of another process only that it failed, and not by which signal it ended."""
+    is_signal = raised.short_type == "ProcessExitedException" and " signal " in raised.text
+    return raised.short_type in _RELAYS and not is_signal
 
 
 def _are_same(one: Raised, other: Raised) -> bool:
