@@ -281,8 +281,11 @@ def innermost_of_user(chain: tuple[Raised, ...], chosen: Raised) -> Frame | None
     """Return the innermost frame of the user's own code at which an exception of a chain was raised.
 
     An exception that another process raised (a data loader's worker, a pool) has that process's traceback in its
-    text, or in that of the exception before it; then the frame is the one there.
+    text, or in that of the exception before it; then the frame is the one there. One of torch.compile names the line
+    that it compiled.
     """
+    if chosen.type_name.startswith("torch._dynamo.") and (frame := _last_of_user(_compiled(chosen.text))) is not None:
+        return frame
     remote = [raised for raised in chain if raised.short_type in ("_RemoteTraceback", "RemoteTraceback")]
     relayed = [chosen.text] if _RELAYED.match(chosen.text) else []  # other texts may quote anything
     for text in (*relayed, *(raised.text for raised in remote)):
@@ -300,6 +303,15 @@ def parse_embedded(text: str) -> tuple[Frame, ...]:
     """Return the frames of a traceback inside an exception's text, such as that of a data loader's worker."""
     if "Traceback (most recent call last):" not in text:
         return ()
+    return _frames_in(text)
+
+
+def _compiled(text: str) -> tuple[Frame, ...]:
+    """Return the frames of the code that torch.compile worked on (torch/_dynamo/exc.py, augment_exc_message)."""
+    return _frames_in(text.partition("\nfrom user code:\n ")[2])
+
+
+def _frames_in(text: str) -> tuple[Frame, ...]:
     found = (_FRAME.match(line) for line in text.split("\n"))
     return tuple(Frame(file=each[1], line=int(each[2]), function=each[3] or "") for each in found if each)
 

@@ -720,3 +720,15 @@ RuntimeError: no
 def test_an_exception_whose_name_says_nothing_has_a_message_nevertheless(name: str) -> None:
     found = classify(FailureEvidence(written_by="bootstrap", exception_type=name))
     assert (found.failure_class, found.message) == (FailureClass.EXCEPTION, "an exception without a name")
+
+
+def test_the_frame_of_what_torch_compiled_is_the_line_in_it_that_failed() -> None:
+    text = (
+        "RuntimeError when making fake tensor call\n  Explanation: it failed\n\nfrom user code:\n"
+        '    File "/home/user/project/train.py", line 30, in forward\n    return head(x)\n'
+        '  File "/home/user/project/model.py", line 8, in head\n    return x.view(7)\n           ^^^^^^^^^\n\n'
+        "Set TORCHDYNAMO_VERBOSE=1 for the internal stack trace"
+    )
+    file = "/env/lib/python3.11/site-packages/torch/_dynamo/exc.py"
+    assert raised("torch._dynamo.exc.TorchRuntimeError", text, file=file).frame == "model.py:8 in head"
+    assert raised("RuntimeError", text, file=file).frame == "train.py:4"
