@@ -234,9 +234,10 @@ def _of_exception(evidence: FailureEvidence, ended: _Ended) -> Classified:
     while chosen.raised.is_group and chosen is not held[0]:  # the group's first exception says what happened
         chosen = held[held.index(chosen) - 1]
     message = describe(chosen.raised)
+    is_own = chosen is held[-1] and bool(evidence.written_by) and not ended.then  # and not of a program that it ran
     if chosen is not whole:
         message = f"{message} (in {first_line(describe(whole.raised))})"
-    elif chosen is held[-1] and evidence.written_by and chosen.failure_class is FailureClass.EXCEPTION:
+    elif is_own and chosen.failure_class is FailureClass.EXCEPTION:
         message = _as_written(evidence.message, chosen.raised)
     if lost := lost_process(chosen.raised):
         message = f"{message} ({lost})"

@@ -48,6 +48,9 @@ _PASSED_OVER = re.compile(
 )
 # They say of another process only that it failed.
 _RELAYS = ("CalledProcessError", LAUNCHERS_ERROR, "ProcessExitedException", "BrokenProcessPool")
+_LOADER_LEFT = re.compile(
+    r"DataLoader worker \(pid\(s\) [\d, ]+\) exited unexpectedly$"
+)  # torch/utils/data/dataloader.py
 
 
 def clean_output(text: str) -> str:
@@ -147,6 +150,8 @@ def _last_if_near(chains: Sequence[Chain], noise: int) -> Chain:
 
 def _is_relay(raised: Raised) -> bool:
     """Return whether an exception says of another process only that it failed, and not by which signal it ended."""
+    if raised.short_type == "RuntimeError":
+        return _LOADER_LEFT.match(raised.text) is not None
     is_signal = raised.short_type == "ProcessExitedException" and " signal " in raised.text
     return raised.short_type in _RELAYS and not is_signal
 

@@ -350,6 +350,7 @@ def test_a_launcher_within_a_script_says_how_its_worker_ended(exitcode: int, tol
     [
         "ProcessExitedException: process 0 terminated with exit code 1",
         "BrokenProcessPool: A process in the process pool was terminated abruptly.",
+        "RuntimeError: DataLoader worker (pid(s) 9404) exited unexpectedly",
     ],
 )
 def test_a_spawned_process_that_left_without_a_word_gives_way_to_what_it_printed(own: str) -> None:
