@@ -32,6 +32,7 @@ from hpc_elastic.failures.output_end import (
     find_ended,
     last_line,
     says_error,
+    without_colours,
 )
 from hpc_elastic.failures.traceback_text import (
     LAUNCHERS_ERROR,
@@ -268,7 +269,7 @@ def _of_exit_after(thread: str, found: Classified, evidence: FailureEvidence) ->
 def _as_written(message: str, raised: Raised) -> str:
     """Return an error file's message, which may say more than the traceback, from its first word on."""
     prefix = f"{raised.short_type}:"
-    text = message.removeprefix(prefix).strip()
+    text = without_colours(message.removeprefix(prefix)).strip()
     is_plain = (
         message.startswith(prefix)
         and bool(text)

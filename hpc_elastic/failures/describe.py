@@ -28,6 +28,8 @@ _AMOUNT = re.compile(r"[\d.]+ of [\d.]+ [KMGT]iB")
 _NESTED = "Traceback (most recent call last):"
 _COMPILERS = "TorchRuntimeError: "  # torch/_dynamo/exc.py
 _TRIED = re.compile(r"\bDynamo failed to run FX node .*: got (\w+\(.*\))(?:\n|$)")
+_NOT_LOADED = "UnpicklingError: Weights only load failed"  # torch/serialization.py
+_REFUSED = re.compile(r"WeightsUnpickler error: \s*(\S.*)")
 _EXCEPTION = re.compile(r"[A-Za-z_][\w.]*(Error|Exception|Exit|Interrupt|Warning)?(: .*)?")
 
 
@@ -88,10 +90,12 @@ def telling_line(message: str) -> str:
 
     That is what was raised behind a traceback that it quotes. So says torch of a process that it has spawned:
     `ProcessRaisedException: -- Process 0 terminated with the following error: ZeroDivisionError: division by zero`.
-    It is the next line behind a colon, as in `Error(s) in loading state_dict for Linear:`, and what an operator raised
-    that torch.compile tried.
+    It is the next line behind a colon, as in `Error(s) in loading state_dict for Linear:`, what an operator raised
+    that torch.compile tried, and what torch.load did not allow in a file.
     """
     first = first_line(message)
+    if first.startswith(_NOT_LOADED) and (refused := _REFUSED.search(message)):
+        return first_line(f"{_NOT_LOADED}: {refused[1]}")
     if len(first) > LONGEST_WORDS:
         return first
     if first.startswith(_COMPILERS) and (tried := _TRIED.search(message)):

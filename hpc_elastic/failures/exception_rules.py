@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from hpc_elastic.failures.classes import FailureClass
 from hpc_elastic.failures.evidence import FailureEvidence
+from hpc_elastic.failures.output_end import without_colours
 from hpc_elastic.failures.traceback_text import LAUNCHERS_ERROR, Raised
 
 _TORCH_FILE = re.compile(r"/torch/[\w/]+\.py$")
@@ -122,8 +123,8 @@ class ExceptionRule:
 
 
 def tidy(text: str) -> str:
-    """Return an exception's text without gloo's place in it, gloo's good wishes, and a native stack."""
-    text = _NATIVE_STACK.split(text, maxsplit=1)[0]
+    """Return an exception's text without colours, gloo's place in it, gloo's good wishes, and a native stack."""
+    text = _NATIVE_STACK.split(without_colours(text), maxsplit=1)[0]
     text = _GLOO_PLACE.sub("gloo: ", text)
     return re.sub(r"\. This is typically caused by a remote worker .*", "", text).strip()
 

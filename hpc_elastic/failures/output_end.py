@@ -60,7 +60,7 @@ def clean_output(text: str) -> str:
     of exceptions that Python passes over, such as a destructor's, which end no program.
     """
     lines: list[str] = []
-    text = _COLOURS.sub("", text).replace("\r\n", "\n").replace("\r", "\n")
+    text = without_colours(text).replace("\r\n", "\n").replace("\r", "\n")
     is_box = False
     for printed in _HEAD_BEHIND_BAR.sub(_split_behind_bar, text).split("\n"):
         line = _RANK.sub("", printed)
@@ -77,6 +77,11 @@ def clean_output(text: str) -> str:
         elif source := _BOX_SOURCE.match(line):
             lines.append(f"{rank}    {source[1]}")
     return _PASSED_OVER.sub("", "\n".join(lines))
+
+
+def without_colours(text: str) -> str:
+    """Return a text without what sets a terminal's colours and the like."""
+    return _COLOURS.sub("", text) if "\x1b" in text else text
 
 
 def _logged_traceback(line: str) -> str:
@@ -157,7 +162,7 @@ def _is_relay(raised: Raised) -> bool:
 
 
 def _are_same(one: Raised, other: Raised) -> bool:
-    first, second = (each.text.strip().partition("\n")[0] for each in (one, other))
+    first, second = (without_colours(each.text).strip().partition("\n")[0].rstrip() for each in (one, other))
     return one.short_type == other.short_type and first == second
 
 

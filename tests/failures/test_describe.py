@@ -28,6 +28,13 @@ KEYS = """RuntimeError: Error(s) in loading state_dict for Linear:
 \tMissing key(s) in state_dict: "weight".
 \tUnexpected key(s) in state_dict: "module.weight".
 """
+REFUSED = "Unsupported global: GLOBAL argparse.Namespace was not an allowed global by default. Please use `torch.x`."
+NOT_LOADED = f"""UnpicklingError: Weights only load failed. This file can still be loaded, to do so you have two ways.
+\t(1) In PyTorch 2.6, we changed the default value of the `weights_only` argument.
+\tWeightsUnpickler error: {REFUSED}
+
+Check the documentation of torch.load.
+"""
 NO_START = a_failure(0, failure_class="start_failed", message="No such file or directory: python")
 
 
@@ -52,6 +59,10 @@ NO_START = a_failure(0, failure_class="start_failed", message="No such file or d
         (
             a_failure(1, message=KEYS),
             f'rank 1 on node0 failed with exit code 1: {KEYS.splitlines()[0]} Missing key(s) in state_dict: "weight".',
+        ),
+        (
+            a_failure(1, message=NOT_LOADED),
+            f"rank 1 on node0 failed with exit code 1: UnpicklingError: Weights only load failed: {REFUSED}",
         ),
         (a_failure(1, message="it ended:\n\n"), "rank 1 on node0 failed with exit code 1: it ended:"),
         (NO_START, "rank 0 on node0 could not be started: No such file or directory: python"),

@@ -368,3 +368,12 @@ def test_a_spawned_process_that_left_without_a_word_gives_way_to_what_it_printed
 def test_a_spawned_process_that_a_signal_ended_gives_way_to_no_exception_before_that() -> None:
     own = "ProcessExitedException: process 0 terminated with signal SIGKILL"
     assert of_script(own, trace(), name="exception").message == own
+
+
+def test_an_error_with_colours_is_told_without_them_and_is_no_other_than_the_printed_one() -> None:
+    own = "UnpicklingError: it failed; \x1b[1mdo those steps only if you trust it\x1b[0m. \n\t(1) this"
+    found = of_script(own, trace(f"_pickle.{own}", line=20, rank=2), name="exception")
+    assert (found.message, found.detail) == (
+        "UnpicklingError: it failed; do those steps only if you trust it. \n\t(1) this",
+        "",
+    )
