@@ -104,15 +104,27 @@ def _classify(evidence: FailureEvidence) -> Classified:
                 thread = ended.chain[0].thread
                 is_threads = bool(thread) and found.failure_class is FailureClass.EXCEPTION
                 return _of_exit_after(thread, found, evidence) if is_threads else found
+            interrupt = _find_interrupt(evidence) if rule.failure_class is FailureClass.SIGNAL else ()
             frames = parse_fault(evidence.stderr_tail)
+            frame = next((f for f in reversed(frames) if f.is_users), None)
+            if interrupt:
+                frame, frames = innermost_of_user(interrupt, interrupt[-1]), interrupt[-1].frames
+            is_scripts = bool(interrupt) and interrupt[-1].was_raised_by_user
+            raised = f"the script raised {describe(interrupt[-1])}" if is_scripts else ""
             return Classified(
                 failure_class=rule.failure_class,
                 message=rule.say(end),
-                frame=_name(next((f for f in reversed(frames) if f.is_users), None), frames, evidence),
-                detail="; ".join(part for part in (rule.tell(end), ended.then) if part),
+                frame=_name(frame, frames, evidence),
+                detail="; ".join(part for part in (rule.tell(end), raised, ended.then) if part),
                 rule=rule.name,
             )
     raise AssertionError("unreachable: the last rule always holds")
+
+
+def _find_interrupt(evidence: FailureEvidence) -> tuple[Raised, ...]:
+    """Return the KeyboardInterrupt, with what was before it, of which Python died by SIGINT; () for none."""
+    chain = parse_traceback(clean_output(evidence.stderr_tail)) if evidence.signal_name == "SIGINT" else ()
+    return chain if chain and chain[-1].short_type == "KeyboardInterrupt" else ()
 
 
 def find_exit_inside(stderr_tail: str) -> int | None:
