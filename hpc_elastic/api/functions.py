@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import importlib.metadata
+import inspect
 import pickletools
 import platform
 import sys
@@ -13,6 +15,7 @@ from typing import Any
 from hpc_elastic.errors import UsageError
 from hpc_elastic.rundir.function_file import FunctionHeader, dump_function
 
+_SPAWNED_MAIN = "__mp_main__"  # the script, in a process that multiprocessing starts with spawn or forkserver
 _BY_VALUE = b"_make_function"  # what cloudpickle calls to make a function of bytecode
 
 
@@ -30,11 +33,13 @@ def pickle_function(function: Callable[..., Any], arguments: Sequence[Any]) -> b
     goes by value, everything else by the name of its module.
 
     Raises:
-        UsageError: the function or an argument cannot be pickled.
+        UsageError: the function or an argument cannot be pickled, or a call of the function runs nothing.
     """
+    _refuse_what_a_call_does_not_run(function)
     import cloudpickle
 
     try:
+        _take_spawned_main_by_value()
         pickled: bytes = cloudpickle.dumps((function, tuple(arguments), {}))
     except Exception as error:
         raise UsageError(
@@ -49,6 +54,36 @@ def pickle_function(function: Callable[..., Any], arguments: Sequence[Any]) -> b
         path=tuple(sys.path),
     )
     return dump_function(header, pickled)
+
+
+def _refuse_what_a_call_does_not_run(function: Callable[..., Any]) -> None:
+    inner = function
+    while isinstance(inner, functools.partial):
+        inner = inner.func
+    body = inner if inspect.isroutine(inner) or inspect.isclass(inner) else type(inner).__call__
+    if inspect.iscoroutinefunction(body):
+        raise UsageError(
+            f"{function_name(function)} is an async function, whose call runs nothing",
+            tip="submit a function that calls asyncio.run(...) with it",
+        )
+    if inspect.isgeneratorfunction(body) or inspect.isasyncgenfunction(body):
+        raise UsageError(
+            f"{function_name(function)} is a generator function, whose call runs nothing",
+            tip="submit a function that goes through it, and returns a list, say",
+        )
+
+
+def _take_spawned_main_by_value() -> None:
+    """Have cloudpickle take the script's own definitions by value in a process that multiprocessing has spawned, too.
+
+    There the script is the module `__mp_main__`, which no other process can import. It stays so: threads may submit
+    at the same time.
+    """
+    import cloudpickle
+
+    module = sys.modules.get(_SPAWNED_MAIN)
+    if module is not None and module.__name__ == _SPAWNED_MAIN:  # elsewhere it is another name of `__main__`
+        cloudpickle.register_pickle_by_value(module)
 
 
 def _packages(pickled: bytes) -> dict[str, str]:

@@ -9,6 +9,7 @@ from typing import Any
 
 from hpc_elastic.cli.arguments import VerbParser
 from hpc_elastic.errors import JobError, RunDirectoryError, UsageError
+from hpc_elastic.job.names import name_of_file
 
 _EXAMPLES = """\
   hpc-elastic init train.py --nodes 2 --time 4h
@@ -93,7 +94,7 @@ def _write_new(answers: Mapping[str, str]) -> str:
 
     path = answers["script"]
     keys: dict[str, Any] = {
-        "name": os.path.splitext(os.path.basename(path))[0],
+        "name": name_of_file(path),
         "entrypoint": {"script": path},
         "nodes": _number(answers.get("nodes") or "1"),
         "workers_per_node": _number(answers.get("workers_per_node") or "auto"),
@@ -123,7 +124,7 @@ def _move(path: str, *, is_all: bool) -> str:
     keys = dict(moved.document())
     if moved.setup and not any(line.startswith(("set -e", "set -o errexit")) for line in moved.setup):
         head.append("A line of setup that fails ends the job, with exit code 3.")
-    keys.setdefault("name", os.path.splitext(os.path.basename(path))[0] if path != "-" else "job")
+    keys.setdefault("name", name_of_file(path) if path != "-" else "job")
     text = _checked({"name": keys.pop("name"), **keys}, head, remarks, os.path.basename(file))
     shown = [remark for remark in remarks if is_all or remark.kind is not Kind.NOT_NEEDED]
     for remark in shown:

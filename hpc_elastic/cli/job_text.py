@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping, Sequence
+
+from hpc_elastic.job.names import fit_name, name_of_file
 
 
 def write_job(
@@ -54,7 +55,7 @@ def _sections(options: Mapping[str, str]) -> list[str]:
 
 
 def _name(kind: str, target: str) -> str:
-    return target if kind == "module" else os.path.splitext(os.path.basename(target))[0]
+    return fit_name(target) if kind == "module" else name_of_file(target)
 
 
 def _quoted(text: str) -> str:

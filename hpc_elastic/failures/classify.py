@@ -32,8 +32,10 @@ from hpc_elastic.failures.output_end import (
     find_ended,
     last_line,
     says_error,
+    without_colours,
 )
 from hpc_elastic.failures.traceback_text import (
+    LAUNCHERS_ERROR,
     Frame,
     Raised,
     innermost_of_user,
@@ -102,15 +104,27 @@ def _classify(evidence: FailureEvidence) -> Classified:
                 thread = ended.chain[0].thread
                 is_threads = bool(thread) and found.failure_class is FailureClass.EXCEPTION
                 return _of_exit_after(thread, found, evidence) if is_threads else found
+            interrupt = _find_interrupt(evidence) if rule.failure_class is FailureClass.SIGNAL else ()
             frames = parse_fault(evidence.stderr_tail)
+            frame = next((f for f in reversed(frames) if f.is_users), None)
+            if interrupt:
+                frame, frames = innermost_of_user(interrupt, interrupt[-1]), interrupt[-1].frames
+            is_scripts = bool(interrupt) and interrupt[-1].was_raised_by_user
+            raised = f"the script raised {describe(interrupt[-1])}" if is_scripts else ""
             return Classified(
                 failure_class=rule.failure_class,
                 message=rule.say(end),
-                frame=_name(next((f for f in reversed(frames) if f.is_users), None), frames, evidence),
-                detail="; ".join(part for part in (rule.tell(end), ended.then) if part),
+                frame=_name(frame, frames, evidence),
+                detail="; ".join(part for part in (rule.tell(end), raised, ended.then) if part),
                 rule=rule.name,
             )
     raise AssertionError("unreachable: the last rule always holds")
+
+
+def _find_interrupt(evidence: FailureEvidence) -> tuple[Raised, ...]:
+    """Return the KeyboardInterrupt, with what was before it, of which Python died by SIGINT; () for none."""
+    chain = parse_traceback(clean_output(evidence.stderr_tail)) if evidence.signal_name == "SIGINT" else ()
+    return chain if chain and chain[-1].short_type == "KeyboardInterrupt" else ()
 
 
 def find_exit_inside(stderr_tail: str) -> int | None:
@@ -233,9 +247,10 @@ def _of_exception(evidence: FailureEvidence, ended: _Ended) -> Classified:
     while chosen.raised.is_group and chosen is not held[0]:  # the group's first exception says what happened
         chosen = held[held.index(chosen) - 1]
     message = describe(chosen.raised)
+    is_own = chosen is held[-1] and bool(evidence.written_by) and not ended.then  # and not of a program that it ran
     if chosen is not whole:
         message = f"{message} (in {first_line(describe(whole.raised))})"
-    elif chosen is held[-1] and evidence.written_by and chosen.failure_class is FailureClass.EXCEPTION:
+    elif is_own and chosen.failure_class is FailureClass.EXCEPTION:
         message = _as_written(evidence.message, chosen.raised)
     if lost := lost_process(chosen.raised):
         message = f"{message} ({lost})"
@@ -266,8 +281,13 @@ def _of_exit_after(thread: str, found: Classified, evidence: FailureEvidence) ->
 def _as_written(message: str, raised: Raised) -> str:
     """Return an error file's message, which may say more than the traceback, from its first word on."""
     prefix = f"{raised.short_type}:"
-    text = message.removeprefix(prefix).strip()
-    is_plain = message.startswith(prefix) and bool(text) and not text.startswith("Caught ")
+    text = without_colours(message.removeprefix(prefix)).strip()
+    is_plain = (
+        message.startswith(prefix)
+        and bool(text)
+        and not text.startswith("Caught ")
+        and raised.short_type != LAUNCHERS_ERROR
+    )
     return f"{prefix} {text}" if is_plain else describe(raised)
 
 

@@ -26,6 +26,10 @@ _SIGNALLED = {
 }
 _AMOUNT = re.compile(r"[\d.]+ of [\d.]+ [KMGT]iB")
 _NESTED = "Traceback (most recent call last):"
+_COMPILERS = "TorchRuntimeError: "  # torch/_dynamo/exc.py
+_TRIED = re.compile(r"\bDynamo failed to run FX node .*: got (\w+\(.*\))(?:\n|$)")
+_NOT_LOADED = "UnpicklingError: Weights only load failed"  # torch/serialization.py
+_REFUSED = re.compile(r"WeightsUnpickler error: \s*(\S.*)")
 _EXCEPTION = re.compile(r"[A-Za-z_][\w.]*(Error|Exception|Exit|Interrupt|Warning)?(: .*)?")
 
 
@@ -82,14 +86,23 @@ def describe_failure(failure: DescribedFailure) -> str:
 
 
 def telling_line(message: str) -> str:
-    """Return a message as one line: its first one, and behind a traceback that it quotes what was raised there.
+    """Return a message as one line: its first one, and of what that announces the line which says it.
 
-    So says torch of a process that it has spawned: `ProcessRaisedException: -- Process 0 terminated with the following
-    error: ZeroDivisionError: division by zero`.
+    That is what was raised behind a traceback that it quotes. So says torch of a process that it has spawned:
+    `ProcessRaisedException: -- Process 0 terminated with the following error: ZeroDivisionError: division by zero`.
+    It is the next line behind a colon, as in `Error(s) in loading state_dict for Linear:`, what an operator raised
+    that torch.compile tried, and what torch.load did not allow in a file.
     """
     first = first_line(message)
-    if _NESTED not in message or len(first) > LONGEST_WORDS:
+    if first.startswith(_NOT_LOADED) and (refused := _REFUSED.search(message)):
+        return first_line(f"{_NOT_LOADED}: {refused[1]}")
+    if len(first) > LONGEST_WORDS:
         return first
+    if first.startswith(_COMPILERS) and (tried := _TRIED.search(message)):
+        return first_line(f"{first}: {tried[1]}")
+    if _NESTED not in message:
+        second = next((line for line in message.splitlines()[1:] if line.strip() not in ("", first)), "")
+        return first_line(f"{first} {second.strip()}") if first.endswith(":") else first
     last = message.rstrip().rpartition("\n")[2]
     if _EXCEPTION.fullmatch(last) is None or last in first:  # it is torn, or told already
         return first

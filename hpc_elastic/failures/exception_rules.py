@@ -12,7 +12,8 @@ from dataclasses import dataclass
 
 from hpc_elastic.failures.classes import FailureClass
 from hpc_elastic.failures.evidence import FailureEvidence
-from hpc_elastic.failures.traceback_text import Raised
+from hpc_elastic.failures.output_end import without_colours
+from hpc_elastic.failures.traceback_text import LAUNCHERS_ERROR, Raised
 
 _TORCH_FILE = re.compile(r"/torch/[\w/]+\.py$")
 _RELAYS_FILE = re.compile(r"/torch/_utils\.py$")  # ExceptionWrapper.reraise
@@ -27,6 +28,11 @@ _GLOO_PLACE = re.compile(r"\[(?:[^\]\s]*/)?gloo/[\w/]+\.(?:cc|h):\d+\] ?")  # of
 _ERRNO = re.compile(r"\[Errno (\d{1,4})\]")
 _SHARED = re.compile(r"/dev/shm|</torch_|/torch_\d")  # multiprocessing's files, and torch's (ATen/MapAllocator.cpp)
 _WORK_TIMED_OUT = "Operation timed out!"  # torch/csrc/distributed/c10d/Work.cpp, of Work.wait with a timeout
+# What torch's launcher says of its workers: torch/distributed/elastic/multiprocessing/errors/__init__.py.
+_LAUNCHED = re.compile(
+    r"=+\n([^\n]+)\n-+\n(?s:.*)\nRoot Cause \(first observed failure\):\n(?s:.*?)"
+    r"\n  rank      : (\d+) [^\n]*\n  exitcode  : (-?\d+) (?s:.*?)\n  traceback : ([^\n]*)"
+)
 _NATIVE_STACK = re.compile(r"\n(?:Exception raised from |C\+\+ CapturedTraceback:|frame #0: )")
 _WORKER_LOST = re.compile(
     r"DataLoader worker \(pid(?:\(s\))? [\d, ]+\)"
@@ -117,8 +123,8 @@ class ExceptionRule:
 
 
 def tidy(text: str) -> str:
-    """Return an exception's text without gloo's place in it, gloo's good wishes, and a native stack."""
-    text = _NATIVE_STACK.split(text, maxsplit=1)[0]
+    """Return an exception's text without colours, gloo's place in it, gloo's good wishes, and a native stack."""
+    text = _NATIVE_STACK.split(without_colours(text), maxsplit=1)[0]
     text = _GLOO_PLACE.sub("gloo: ", text)
     return re.sub(r"\. This is typically caused by a remote worker .*", "", text).strip()
 
@@ -130,6 +136,9 @@ def describe(raised: Raised) -> str:
         where = re.match(r"Caught \S+ (in [^\n]*?)\.?\n", text)
         last = [line for line in text.split("\n") if line.strip()][-1].strip()
         return f"{last} ({where[1]})" if where else last
+    if raised.short_type == LAUNCHERS_ERROR and (found := _LAUNCHED.match(text)):
+        ended = found[4] if found[4].startswith("Signal ") else f"exit code {found[3]}"
+        return f"{LAUNCHERS_ERROR}: {found[1]}: its rank {found[2]}: {ended}"
     return f"{raised.short_type}: {text}" if text else raised.short_type
 
 

@@ -13,7 +13,14 @@ import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from hpc_elastic.failures.traceback_text import CAUSE, CONTEXT, Raised, parse_tracebacks
+from hpc_elastic.failures.traceback_text import (
+    CAUSE,
+    CONTEXT,
+    LAUNCHERS_ERROR,
+    Raised,
+    parse_launched,
+    parse_tracebacks,
+)
 
 Chain = tuple[Raised, ...]
 NOISE_LINES = 3  # lines that may follow the traceback that ended a program: warnings of its teardown
@@ -39,7 +46,11 @@ _PASSED_OVER = re.compile(
     rf"{_ONE_TRACEBACK}(?:\n(?:{re.escape(CAUSE)}|{re.escape(CONTEXT)})\n\n{_ONE_TRACEBACK})*"
     r"(?:Call stack:\n(?: .*\n)*Message: .*\nArguments: .*(?:\n|\Z))?"
 )
-_RELAYS = ("CalledProcessError", "ChildFailedError")  # they say of another process only that it failed
+# They say of another process only that it failed.
+_RELAYS = ("CalledProcessError", LAUNCHERS_ERROR, "ProcessExitedException", "BrokenProcessPool")
+_LOADER_LEFT = re.compile(
+    r"DataLoader worker \(pid\(s\) [\d, ]+\) exited unexpectedly$"
+)  # torch/utils/data/dataloader.py
 
 
 def clean_output(text: str) -> str:
@@ -49,7 +60,7 @@ def clean_output(text: str) -> str:
     of exceptions that Python passes over, such as a destructor's, which end no program.
     """
     lines: list[str] = []
-    text = _COLOURS.sub("", text).replace("\r\n", "\n").replace("\r", "\n")
+    text = without_colours(text).replace("\r\n", "\n").replace("\r", "\n")
     is_box = False
     for printed in _HEAD_BEHIND_BAR.sub(_split_behind_bar, text).split("\n"):
         line = _RANK.sub("", printed)
@@ -66,6 +77,11 @@ def clean_output(text: str) -> str:
         elif source := _BOX_SOURCE.match(line):
             lines.append(f"{rank}    {source[1]}")
     return _PASSED_OVER.sub("", "\n".join(lines))
+
+
+def without_colours(text: str) -> str:
+    """Return a text without what sets a terminal's colours and the like."""
+    return _COLOURS.sub("", text) if "\x1b" in text else text
 
 
 def _logged_traceback(line: str) -> str:
@@ -91,9 +107,11 @@ def find_chain(tail: str, *, noise: int, is_victims: Callable[[Chain], bool]) ->
         is_victims: returns whether a chain is a consequence of another rank's failure.
     """
     chains = parse_tracebacks(clean_output(tail))
-    while chains and chains[-1][-1].short_type in _RELAYS:
+    while chains and _is_relay(chains[-1][-1]):
         own, relay = chains[:-1], chains[-1]
-        if relay[-1].short_type == "ChildFailedError" and own:  # of a torchrun inside, which has several workers
+        if not own and (quoted := parse_launched(relay[-1])):
+            return quoted
+        if relay[-1].short_type == LAUNCHERS_ERROR and own:  # of a torchrun inside, which has several workers
             return next((chain for chain in own if not is_victims(chain)), own[0])
         child = find_ended(own, is_victims=is_victims) or _last_if_near(own, WRAPPERS_LINES)
         return child or _last_if_near(chains, noise)
@@ -111,8 +129,8 @@ def find_child(tail: str, own: Chain, *, is_victims: Callable[[Chain], bool]) ->
     if any(chain[-1].ended_process for chain in chains if chain not in others):
         return ()
     found = find_ended(others, is_victims=is_victims)
-    if not found and own[-1].short_type in _RELAYS:
-        found = _last_if_near(others, WRAPPERS_LINES)
+    if not found and _is_relay(own[-1]):
+        found = _last_if_near(others, WRAPPERS_LINES) or parse_launched(own[-1])
     return found
 
 
@@ -135,8 +153,16 @@ def _last_if_near(chains: Sequence[Chain], noise: int) -> Chain:
     return chains[-1] if count <= noise or is_whole else ()
 
 
+def _is_relay(raised: Raised) -> bool:
+    """Return whether an exception says of another process only that it failed, and not by which signal it ended."""
+    if raised.short_type == "RuntimeError":
+        return _LOADER_LEFT.match(raised.text) is not None
+    is_signal = raised.short_type == "ProcessExitedException" and " signal " in raised.text
+    return raised.short_type in _RELAYS and not is_signal
+
+
 def _are_same(one: Raised, other: Raised) -> bool:
-    first, second = (each.text.strip().partition("\n")[0] for each in (one, other))
+    first, second = (without_colours(each.text).strip().partition("\n")[0].rstrip() for each in (one, other))
     return one.short_type == other.short_type and first == second
 
 

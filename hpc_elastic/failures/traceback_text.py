@@ -9,9 +9,11 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from posixpath import dirname, relpath
+from textwrap import dedent
 
 CAUSE = "The above exception was the direct cause of the following exception:"
 CONTEXT = "During handling of the above exception, another exception occurred:"
+LAUNCHERS_ERROR = "ChildFailedError"  # of torchrun
 _HEADS = ("Traceback (most recent call last):", "Exception Group Traceback (most recent call last):")
 _FRAME = re.compile(r'(?:  ?|> )File "([^"\n]{1,4096})", line (\d{1,9})(?:, in (.{1,500}))?$')  # "> " by loguru
 _THREAD_FRAME = re.compile(r'  File "([^"\n]{1,4096})", line (\d{1,9}) in (.{1,500})$')  # as faulthandler prints it
@@ -19,6 +21,8 @@ _RAISED = re.compile(r"([^\W\d][\w.]{0,300}|[^\W\d][\w.]{0,200}\.<locals>\.\w{1,
 _OTHER_THREAD = re.compile(r"Thread 0x[0-9a-f]{1,16}\b.{0,100}\(most recent call first\):$")
 # What torch passes on of another process: torch/_utils.py, and torch/multiprocessing/spawn.py.
 _RELAYED = re.compile(r"\s*(?:Caught \S+ |-- Process \d+ terminated with the following error:)")
+# What its launcher tells of the worker that failed first: torch/distributed/elastic/multiprocessing/errors/__init__.py.
+_LAUNCHED = re.compile(r"\nRoot Cause \(first observed failure\):\n(?s:.*?)\n  traceback : (Traceback(?s:.*?))\n=+")
 _REMOTE = re.compile(r"[\w.]{0,100}\bRemoteTraceback:|[\w.]{0,100}\b_RemoteTraceback:")
 # What torch's excepthook puts before each line (torch/distributed/distributed_c10d.py, 2.13); its log has `[rank0]:[W`.
 _RANK_PREFIX = re.compile(r"^\[rank\d{1,9}\]:(?: |$)")
@@ -277,8 +281,11 @@ def innermost_of_user(chain: tuple[Raised, ...], chosen: Raised) -> Frame | None
     """Return the innermost frame of the user's own code at which an exception of a chain was raised.
 
     An exception that another process raised (a data loader's worker, a pool) has that process's traceback in its
-    text, or in that of the exception before it; then the frame is the one there.
+    text, or in that of the exception before it; then the frame is the one there. One of torch.compile names the line
+    that it compiled.
     """
+    if chosen.type_name.startswith("torch._dynamo.") and (frame := _last_of_user(_compiled(chosen.text))) is not None:
+        return frame
     remote = [raised for raised in chain if raised.short_type in ("_RemoteTraceback", "RemoteTraceback")]
     relayed = [chosen.text] if _RELAYED.match(chosen.text) else []  # other texts may quote anything
     for text in (*relayed, *(raised.text for raised in remote)):
@@ -296,8 +303,26 @@ def parse_embedded(text: str) -> tuple[Frame, ...]:
     """Return the frames of a traceback inside an exception's text, such as that of a data loader's worker."""
     if "Traceback (most recent call last):" not in text:
         return ()
+    return _frames_in(text)
+
+
+def _compiled(text: str) -> tuple[Frame, ...]:
+    """Return the frames of the code that torch.compile worked on (torch/_dynamo/exc.py, augment_exc_message)."""
+    return _frames_in(text.partition("\nfrom user code:\n ")[2])
+
+
+def _frames_in(text: str) -> tuple[Frame, ...]:
     found = (_FRAME.match(line) for line in text.split("\n"))
     return tuple(Frame(file=each[1], line=int(each[2]), function=each[3] or "") for each in found if each)
+
+
+def parse_launched(raised: Raised) -> tuple[Raised, ...]:
+    """Return the exceptions of the worker that failed first, as a ChildFailedError of torch's launcher quotes them.
+
+    () if it is no such error, or if that worker left no error file.
+    """
+    found = _LAUNCHED.search(raised.text) if raised.short_type == LAUNCHERS_ERROR else None
+    return parse_traceback(dedent(f"  {found[1]}")) if found else ()
 
 
 def _last_of_user(frames: tuple[Frame, ...]) -> Frame | None:

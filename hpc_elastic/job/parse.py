@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
@@ -11,6 +10,7 @@ from hpc_elastic.errors import JobError
 from hpc_elastic.job.check import check_document, note_double_options
 from hpc_elastic.job.conflicts import Conflict, find_conflicts
 from hpc_elastic.job.document import ITEM, Document
+from hpc_elastic.job.names import name_of_file
 from hpc_elastic.job.parameters import find_references, put_in
 from hpc_elastic.job.problems import KeyPath, Problem, format_problems
 from hpc_elastic.job.roles import check_no_function, check_work
@@ -66,7 +66,7 @@ def parse_job(
     spec = check_document(document, JobSpec, partial(_find_conflicts, has_function=has_function))
     if spec is None or document.problems:
         raise JobError(format_problems(document.problems))
-    return spec if spec.name else spec.model_copy(update={"name": _default_name(file)})
+    return spec if spec.name else spec.model_copy(update={"name": name_of_file(file)})
 
 
 def names_in_job(text: str, *, file: str, overrides: Sequence[str] = ()) -> frozenset[str]:
@@ -149,9 +149,3 @@ def _find_conflicts(spec: JobSpec, *, has_function: bool) -> Iterator[Conflict]:
     if not has_function:
         yield from check_no_function(spec)
     yield from find_conflicts(spec)
-
-
-def _default_name(file: str) -> str:
-    """Return a job name made of the file's name: `my-job` for `my job.yaml`."""
-    stem = os.path.splitext(os.path.basename(file))[0]
-    return re.sub(r"[^A-Za-z0-9._-]+", "-", stem).strip(".-_")[:64] or "job"

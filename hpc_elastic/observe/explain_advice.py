@@ -50,7 +50,7 @@ _BY_SIGNAL = {
     ),
     "SIGINT": (
         "an interrupt, as of Ctrl-C",
-        "look for os.kill, raise_signal or interrupt_main in the script; else ask who sent it",
+        "look for KeyboardInterrupt, os.kill, raise_signal or interrupt_main in the script; else ask who sent it",
     ),
     "SIGPIPE": ("a pipe whose reader had ended", "look which program read what this rank wrote, and why it ended"),
 }

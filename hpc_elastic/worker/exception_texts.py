@@ -18,6 +18,7 @@ from types import TracebackType, WrapperDescriptorType
 TEXT_WITHIN_S = 5.0
 _OUTER_FRAMES, _INNER_FRAMES = 100, 2000  # of a deeper traceback, of which formatting all takes a minute a million
 _PLAIN = (str, bytes, int, float, bool, type(None))
+_HEAD = "Traceback (most recent call last):\n"
 _MOST_LINKS = 100  # of a chain of exceptions that is looked through
 
 
@@ -57,7 +58,7 @@ def texts_of(error: BaseException, frames: TracebackType | None, *, within_s: fl
 def bare_texts(error: BaseException, frames: TracebackType | None, *, said: str = "") -> ExceptionTexts:
     """Return an exception's type and frames, without asking it for its text."""
     message = f"{type(error).__name__}: {said}" if said else type(error).__name__
-    lines = ["Traceback (most recent call last):\n", *_describe_frames(_without_middle(frames)), f"{message}\n"]
+    lines = [_HEAD, *_describe_frames(_without_middle(frames)), f"{message}\n"]
     return ExceptionTexts(message=message, callstack="".join(lines), is_complete=False)
 
 
@@ -109,12 +110,18 @@ def describe(error: BaseException) -> str:
 
 
 def format_traceback(error: BaseException, frames: TracebackType | None) -> str:
-    """Return the traceback as Python prints it; if that fails too, the frames alone."""
+    """Return the traceback as Python prints it; if that fails too, the frames and the exception alone.
+
+    It is tried twice: a signal handler may raise in between, as torch's does when a data loader's process ends, just
+    while the loss of its socket is told.
+    """
     frames = _without_middle(frames)
-    try:
-        return "".join(traceback.format_exception(type(error), error, frames))
-    except Exception:  # Python 3.13 imports for it, which fails where the script has cleared sys.modules
-        return "".join(_describe_frames(frames))
+    for _ in range(2):
+        try:
+            return "".join(traceback.format_exception(type(error), error, frames))
+        except Exception:  # Python 3.13 imports for it, which fails where the script has cleared sys.modules
+            continue
+    return "".join([_HEAD, *_describe_frames(frames), f"{describe(error)}\n"])
 
 
 def _without_middle(frames: TracebackType | None) -> TracebackType | None:

@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 import threading
+from collections.abc import AsyncIterator, Callable, Iterator
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -90,6 +91,25 @@ def test_a_function_has_a_name_for_people_and_one_for_its_run(function: object, 
     assert prepare(function, site="local").plan.name == run
 
 
+def test_a_function_and_its_arguments_go_by_value_from_a_process_that_multiprocessing_has_spawned(here: Path) -> None:
+    (here / "script.py").write_text(
+        "import dataclasses, multiprocessing, sys\n"
+        "from hpc_elastic.api.functions import pickle_function\n"
+        "@dataclasses.dataclass\n"
+        "class Setting:\n    value: int\n"
+        "def read(setting):\n    return setting.value\n"
+        "def keep():\n    open('f', 'wb').write(pickle_function(read, (Setting(7),)))\n"
+        "if __name__ == '__main__':\n"
+        "    child = multiprocessing.get_context('spawn').Process(target=keep)\n"
+        "    child.start(); child.join(); sys.exit(child.exitcode)\n"
+    )
+    subprocess.run([sys.executable, "script.py"], check=True)
+    header, pickled = read_function(str(here / "f"))
+    assert header.is_by_value
+    function, arguments, _ = pickle.loads(pickled)
+    assert function(*arguments) == 7
+
+
 @pytest.mark.long
 def test_the_header_says_whether_bytecode_is_in_the_pickle(here: Path) -> None:
     local = 3
@@ -141,6 +161,45 @@ def test_submit_rejects_arguments_without_a_function_and_what_is_no_job() -> Non
 def test_submit_rejects_what_cannot_be_pickled() -> None:
     with pytest.raises(UsageError, match="test_submit:add and its arguments cannot be pickled: TypeError"):
         prepare(add, threading.Lock(), site="local")
+
+
+async def train_async(steps: int) -> None:
+    """Train, if somebody awaits it."""
+
+
+def train_step_by_step(steps: int) -> Iterator[int]:
+    yield from range(steps)
+
+
+async def train_both_ways(steps: int) -> AsyncIterator[int]:
+    yield steps
+
+
+class AsyncTrainer:
+    """An object that is called, and whose call is a coroutine."""
+
+    async def __call__(self, steps: int) -> None:
+        """Train, if somebody awaits it."""
+
+
+@pytest.mark.parametrize(
+    ("function", "kind"),
+    [
+        (train_async, "an async function"),
+        (functools.partial(train_async, 1), "an async function"),
+        (AsyncTrainer(), "an async function"),
+        (AsyncTrainer().__call__, "an async function"),
+        (train_step_by_step, "a generator function"),
+        (train_both_ways, "a generator function"),
+    ],
+)
+def test_submit_rejects_a_function_whose_call_runs_nothing(function: Callable[..., Any], kind: str) -> None:
+    with pytest.raises(UsageError, match=rf"is {kind}, whose call runs nothing"):
+        prepare(function, 1, site="local")
+
+
+def test_a_class_is_no_async_function_though_its_objects_are(here: Path) -> None:
+    assert prepare(AsyncTrainer, site="local").source.function is not None
 
 
 @pytest.mark.long

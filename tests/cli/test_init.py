@@ -34,6 +34,14 @@ def test_a_script_s_job_file_passes_the_check(workplace: Path, capsys: Capture) 
     assert "workers a node 4" in capsys.readouterr().out
 
 
+def test_a_script_s_job_file_passes_the_check_whatever_its_name_is(workplace: Path) -> None:
+    (workplace / "my train (2).py").write_text("")
+    (workplace / "old (2).sbatch").write_text(OLD.replace("train.py", "'my train (2).py'"))
+    assert main(["init", "my train (2).py", "-o", "one.yaml"]) == 0
+    assert main(["init", "--from", "old (2).sbatch", "-o", "two.yaml"]) == 0
+    assert main(["check", "one.yaml"]) == main(["check", "two.yaml"]) == 0
+
+
 def test_an_old_script_s_job_file_passes_the_check(workplace: Path, capsys: Capture) -> None:
     (workplace / "old.sbatch").write_text(OLD)
     assert main(["init", "--from", "old.sbatch", "-o", "new.yaml"]) == 0

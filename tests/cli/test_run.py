@@ -23,6 +23,7 @@ from hpc_elastic.cli.torchrun_options import REPLACEMENTS
 from hpc_elastic.errors import UsageError
 from hpc_elastic.job.check import key_paths
 from hpc_elastic.job.spec import JobSpec
+from hpc_elastic.job.values import check_name
 from hpc_elastic.plan.launch_plan import dump_plan
 from hpc_elastic.rundir.layout import RunLayout
 from hpc_elastic.scheduler.protocol import JobState
@@ -40,6 +41,23 @@ def only_run(workplace: Path) -> Path:
     return run
 
 
+@pytest.mark.parametrize(
+    ("kind", "target", "name"),
+    [
+        ("script", "my train (2).py", "my-train-2"),
+        ("script", "runs/_entraînement.py", "entra-nement"),
+        ("script", "训练.py", "job"),
+        ("module", "_pkg.train", "pkg.train"),
+        ("module", "a." * 40 + "train", ("a." * 32).rstrip(".")),
+        ("command", "./.start+.sh", "start"),
+    ],
+)
+def test_a_run_is_named_by_what_it_runs_as_far_as_a_name_can_say_it(kind: str, target: str, name: str) -> None:
+    text = write_job(command="", kind=kind, target=target, arguments=(), workdir="/", options={}, schema="")
+    found = yaml.safe_load(text)["name"]
+    assert (found, check_name(found)) == (name, name)
+
+
 def test_job_file_of_a_script_keeps_every_argument() -> None:
     arguments = ["--nodes", "3", "--", "a b", "$HOME ${X}", "q\"'\\", "\N{SNOWMAN}", "-x: [1]\n#", ""]
     text = write_job(
@@ -49,7 +67,7 @@ def test_job_file_of_a_script_keeps_every_argument() -> None:
     )  # fmt: skip
     data = yaml.safe_load(text)
     assert text.startswith("# yaml-language-server: $schema=/opt/job.schema.json\n# hpc-elastic run train.py")
-    assert data["name"] == "my train"
+    assert data["name"] == "my-train"
     assert data["entrypoint"]["script"] == "my train.py"
     assert [argument.replace("$$", "$") for argument in data["entrypoint"]["args"]] == arguments
     assert (data["workdir"], data["nodes"]) == ("/data/$$x", {"min": 2, "max": 4})

@@ -720,3 +720,42 @@ RuntimeError: no
 def test_an_exception_whose_name_says_nothing_has_a_message_nevertheless(name: str) -> None:
     found = classify(FailureEvidence(written_by="bootstrap", exception_type=name))
     assert (found.failure_class, found.message) == (FailureClass.EXCEPTION, "an exception without a name")
+
+
+def test_the_frame_of_what_torch_compiled_is_the_line_in_it_that_failed() -> None:
+    text = (
+        "RuntimeError when making fake tensor call\n  Explanation: it failed\n\nfrom user code:\n"
+        '    File "/home/user/project/train.py", line 30, in forward\n    return head(x)\n'
+        '  File "/home/user/project/model.py", line 8, in head\n    return x.view(7)\n           ^^^^^^^^^\n\n'
+        "Set TORCHDYNAMO_VERBOSE=1 for the internal stack trace"
+    )
+    file = "/env/lib/python3.11/site-packages/torch/_dynamo/exc.py"
+    assert raised("torch._dynamo.exc.TorchRuntimeError", text, file=file).frame == "model.py:8 in head"
+    assert raised("RuntimeError", text, file=file).frame == "train.py:4"
+
+
+@pytest.mark.parametrize(
+    ("source", "last", "detail"),
+    [
+        ("raise KeyboardInterrupt", "KeyboardInterrupt", "the script raised KeyboardInterrupt"),
+        (
+            'raise KeyboardInterrupt("enough")',
+            "KeyboardInterrupt: enough",
+            "the script raised KeyboardInterrupt: enough",
+        ),
+        ("step()", "KeyboardInterrupt", ""),
+    ],
+)
+def test_an_interrupt_is_told_with_its_line_and_whether_the_script_raised_it(
+    source: str, last: str, detail: str
+) -> None:
+    printed = (
+        'Traceback (most recent call last):\n  File "/home/user/project/train.py", line 12, in <module>\n'
+        f"    {source}\n{last}\n"
+    )
+    evidence = FailureEvidence(signal_name="SIGINT", stderr_tail=printed, directory="/home/user/project")
+    found = classify(evidence)
+    assert (found.failure_class, found.message) == (FailureClass.SIGNAL, "killed by SIGINT")
+    assert (found.frame, found.detail) == ("train.py:12", detail)
+    other = classify(replace(evidence, signal_name="SIGHUP"))
+    assert (other.frame, other.detail) == ("", "")

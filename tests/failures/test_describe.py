@@ -18,6 +18,23 @@ NO_ROOM = replace(KILLED, signal_name="SIGBUS", failure_class="shared_memory_ful
 OUT_OF_MEMORY = replace(KILLED, failure_class="out_of_memory", detail="64 of 64 MiB")
 ENDED = "ProcessRaisedException: it ended:"
 SPAWNED = a_failure(1, message=f"{ENDED}\nTraceback (most recent call last):\n  File 'x'\nKeyError: 'x'\n")
+TRIED = "RuntimeError(\"shape '[7]' is invalid for input of size 3\")"
+COMPILED = f"""TorchRuntimeError: RuntimeError when making fake tensor call
+  Explanation: Dynamo failed to run FX node with fake tensors: call_method view(*(FakeTensor(...), 7), **{{}}): \
+got {TRIED}
+  Hint: Your code may result in an error when running in eager.
+"""
+KEYS = """RuntimeError: Error(s) in loading state_dict for Linear:
+\tMissing key(s) in state_dict: "weight".
+\tUnexpected key(s) in state_dict: "module.weight".
+"""
+REFUSED = "Unsupported global: GLOBAL argparse.Namespace was not an allowed global by default. Please use `torch.x`."
+NOT_LOADED = f"""UnpicklingError: Weights only load failed. This file can still be loaded, to do so you have two ways.
+\t(1) In PyTorch 2.6, we changed the default value of the `weights_only` argument.
+\tWeightsUnpickler error: {REFUSED}
+
+Check the documentation of torch.load.
+"""
 NO_START = a_failure(0, failure_class="start_failed", message="No such file or directory: python")
 
 
@@ -35,6 +52,19 @@ NO_START = a_failure(0, failure_class="start_failed", message="No such file or d
         (OUT_OF_MEMORY, "rank 2 on node0 was killed by the out-of-memory killer: 64 of 64 MiB in use"),
         (SPAWNED, "rank 1 on node0 failed with exit code 1: ProcessRaisedException: it ended: KeyError: 'x'"),
         (a_failure(1, message=f"{SPAWNED.message}\n  torn"), "rank 1 on node0 failed with exit code 1: " + ENDED),
+        (
+            a_failure(1, message=COMPILED),
+            f"rank 1 on node0 failed with exit code 1: {COMPILED.splitlines()[0]}: {TRIED}",
+        ),
+        (
+            a_failure(1, message=KEYS),
+            f'rank 1 on node0 failed with exit code 1: {KEYS.splitlines()[0]} Missing key(s) in state_dict: "weight".',
+        ),
+        (
+            a_failure(1, message=NOT_LOADED),
+            f"rank 1 on node0 failed with exit code 1: UnpicklingError: Weights only load failed: {REFUSED}",
+        ),
+        (a_failure(1, message="it ended:\n\n"), "rank 1 on node0 failed with exit code 1: it ended:"),
         (NO_START, "rank 0 on node0 could not be started: No such file or directory: python"),
     ],
 )

@@ -308,3 +308,72 @@ def test_a_chain_that_ends_with_the_loss_of_a_peer_is_no_victims() -> None:
     assert of_command(f"it crashed: {chain!r}\n", 3).failure_class is FailureClass.EXIT_CODE
     assert of_command(f"{line}\n").message == "ValueError: bad batch 17"
     assert of_command(f"{line}\n", 3).failure_class is FailureClass.EXIT_CODE
+
+
+def launched(*, exitcode: int, told: str) -> str:
+    """What torch's launcher raises, as ChildFailedError.format_msg of torch 2.13 writes it."""
+    return (
+        f"ChildFailedError: \n{'=' * 60}\ntrain FAILED\n{'-' * 60}\nFailures:\n[1]:\n"
+        "  time      : 2026-01-02_03:04:06\n  host      : node1\n  rank      : 0 (local_rank: 0)\n"
+        "  exitcode  : 1 (pid: 40)\n  error_file: <N/A>\n"
+        "  traceback : To enable traceback see: https://pytorch.org/docs/stable/elastic/errors.html\n"
+        f"{'-' * 60}\nRoot Cause (first observed failure):\n[0]:\n"
+        "  time      : 2026-01-02_03:04:05\n  host      : node1\n  rank      : 1 (local_rank: 1)\n"
+        f"  exitcode  : {exitcode} (pid: 41)\n  error_file: <N/A>\n  traceback : {told}\n{'=' * 60}"
+    )
+
+
+def test_a_launcher_within_a_script_gives_way_to_the_exception_that_it_quotes() -> None:
+    quoted = trace("RuntimeError: no such shard", line=30).replace("\n", "\n  ")
+    own = launched(exitcode=1, told=quoted)
+    logged = "E1127 07:24:30.720000 6797 torch/distributed/elastic/multiprocessing/api.py:836] failed (exitcode: 1)\n"
+    found = of_script(own, logged, name="exception")
+    assert (found.message, found.frame) == ("RuntimeError: no such shard", "job.py:30 in work")
+    assert found.detail.startswith("then ChildFailedError: train FAILED: its rank 1: exit code 1")
+    assert of_command(logged + trace(f"torch.distributed.elastic.{own}")).message == "RuntimeError: no such shard"
+
+
+@pytest.mark.parametrize(
+    ("exitcode", "told", "words"),
+    [
+        (-9, "Signal 9 (SIGKILL) received by PID 41", "Signal 9 (SIGKILL) received by PID 41"),
+        (3, "To enable traceback see: https://pytorch.org/docs/stable/elastic/errors.html", "exit code 3"),
+    ],
+)
+def test_a_launcher_within_a_script_says_how_its_worker_ended(exitcode: int, told: str, words: str) -> None:
+    found = of_script(launched(exitcode=exitcode, told=told), "", name="exception")
+    assert found.message == f"ChildFailedError: train FAILED: its rank 1: {words}"
+
+
+@pytest.mark.parametrize(
+    "own",
+    [
+        "ProcessExitedException: process 0 terminated with exit code 1",
+        "BrokenProcessPool: A process in the process pool was terminated abruptly.",
+        "RuntimeError: DataLoader worker (pid(s) 9404) exited unexpectedly",
+    ],
+)
+def test_a_spawned_process_that_left_without_a_word_gives_way_to_what_it_printed(own: str) -> None:
+    unguarded = (
+        "RuntimeError: \n        An attempt has been made to start a new process before the\n"
+        "        current process has finished its bootstrapping phase.\n\n"
+        "        This probably means that you are not using fork to start your\n        child processes\n"
+    )
+    found = of_script(own, trace(unguarded), name="exception")
+    assert found.message.startswith("RuntimeError: An attempt has been made to start a new process")
+    assert found.detail == f"then {own}"
+    assert of_script(own, "", name="exception").message == own
+
+
+def test_a_spawned_process_that_a_signal_ended_gives_way_to_no_exception_before_that() -> None:
+    own = "ProcessExitedException: process 0 terminated with signal SIGKILL"
+    assert of_script(own, trace(), name="exception").message == own
+
+
+def test_an_error_with_colours_is_told_without_them_and_is_no_other_than_the_printed_one() -> None:
+    own = "UnpicklingError: it failed; \x1b[1mdo those steps only if you trust it\x1b[0m. \n\t(1) this"
+    found = of_script(own, trace(f"_pickle.{own}", line=20, rank=2), name="exception")
+    assert (found.message, found.detail) == (
+        "UnpicklingError: it failed; do those steps only if you trust it. \n\t(1) this",
+        "",
+    )

@@ -24,6 +24,17 @@ def commands(page: str) -> list[list[str]]:
     return [shlex.split(line)[2:] for line in lines if line.startswith("$ hpc-elastic ")]
 
 
+def shown(page: str, command: list[str]) -> str:
+    """What a page shows below a command of ours."""
+    asked = f"$ hpc-elastic {' '.join(command)}\n"
+    return next(text.rpartition(asked)[2] for text in fences(page, "console") if asked in text).partition("\n$ ")[0]
+
+
+def labels(output: str) -> list[str]:
+    """The words before the values in an output of two columns."""
+    return re.findall(r"^ {0,2}([a-z][a-z ]{0,13}[a-z]) +(?! ).", output, re.M)
+
+
 @pytest.mark.local
 def test_the_first_run_fails_once_and_goes_on_as_its_page_says(door: Door) -> None:
     page = "first-run.md"
@@ -34,14 +45,19 @@ def test_the_first_run_fails_once_and_goes_on_as_its_page_says(door: Door) -> No
     refused = door.run(*check, exit_code=3)
     assert refused.stderr in "".join(fences(page, "console"))
     (door.folder / "job.yaml").write_text(fences(page, "yaml")[0])
-    assert "job.yaml is fine" in door.run(*check).stdout
+    checked = door.run(*check).stdout
+    assert "job.yaml is fine" in checked
+    on_page = fences(page, "console")[1].partition("job.yaml is fine")[2]
+    assert labels(on_page) == labels(checked.partition("job.yaml is fine")[2])
     done = door.run(*submit)
-    shown = done.stdout + done.stderr
-    assert "attempt 2: 4 workers on 2 nodes (local0, local1); restart 1 of 2; after: rank 1 on local0 failed" in shown
+    told = done.stdout + done.stderr
+    assert "attempt 2: 4 workers on 2 nodes (local0, local1); restart 1 of 2; after: rank 1 on local0 failed" in told
     assert [re.sub(" loss .*", "", line) for line in done.stdout.splitlines() if line.startswith("step")] == [
         f"step {step}:" for step in (20, 40, 60, 80, 100)
     ]
-    assert "restarts       1 of 2" in door.run(*status).stdout
+    stood = door.run(*status).stdout
+    assert "restarts       1 of 2" in stood
+    assert labels(shown(page, status)) == labels(stood)
     assert "RuntimeError: a cosmic ray" in door.start(*logs).communicate(timeout=60)[1]
     assert "restarting all ranks" in door.run(*script).stdout
 

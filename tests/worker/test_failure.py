@@ -11,10 +11,11 @@ import time
 from collections.abc import Callable, Iterator
 from contextvars import ContextVar
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from hpc_elastic.failures.traceback_text import parse_traceback
 from hpc_elastic.last_word import NAME_VARIABLE, Word, WordKind, name_of, open_receiver, receive_words
 from hpc_elastic.rundir.error_file import CALLSTACK_LIMIT, MESSAGE_LIMIT
 from hpc_elastic.worker.exception_texts import (
@@ -134,6 +135,33 @@ def test_a_very_deep_traceback_is_formatted_without_its_middle() -> None:
     assert text.count(", line ") == 2_100
     assert ", in test_a_very_deep" in text.splitlines()[1]
     assert text.endswith("ValueError: at the bottom\n")
+
+
+class Loader:
+    """Where the lines of a program come from, at which a signal handler raises so many times."""
+
+    def __init__(self, times: int) -> None:
+        self.times = times
+
+    def get_source(self, name: str) -> str:
+        self.times -= 1
+        if self.times >= 0:
+            raise RuntimeError("DataLoader worker (pid 5) is killed by signal: Killed.")
+        return "def fails():\n    raise KeyError('x')\n"
+
+
+@pytest.mark.parametrize("times", [1, 2])
+def test_a_traceback_is_whole_if_a_signal_handler_raises_while_it_is_written(times: int) -> None:
+    variables: dict[str, Any] = {"__name__": f"interrupted_{times}", "__loader__": Loader(times)}
+    exec(compile("def fails():\n    raise KeyError('x')\n", f"interrupted_{times}.py", "exec"), variables)
+    try:
+        variables["fails"]()
+    except KeyError as error:
+        text = format_traceback(error, error.__traceback__)
+    assert ("    raise KeyError('x')" in text) == (times == 1)
+    (raised,) = parse_traceback(text)
+    assert (raised.type_name, raised.text) == ("KeyError", "'x'")
+    assert [frame.function for frame in raised.frames][-1] == "fails"
 
 
 def test_record_is_written_if_the_script_has_left_no_descriptor(runner: Runner) -> None:
