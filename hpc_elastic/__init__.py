@@ -11,6 +11,7 @@ _PUBLIC_NAMES = {
     "Job": "hpc_elastic.api.job",
     "RunResult": "hpc_elastic.api.result",
     "RunFailed": "hpc_elastic.api.result",
+    "ReturnValuesError": "hpc_elastic.api.result",
     "HpcElasticError": "hpc_elastic.errors",
     "RendezvousTimeoutError": "hpc_elastic.errors",
 }

@@ -1,4 +1,5 @@
 from hpc_elastic.api.job import Job as Job
+from hpc_elastic.api.result import ReturnValuesError as ReturnValuesError
 from hpc_elastic.api.result import RunFailed as RunFailed
 from hpc_elastic.api.result import RunResult as RunResult
 from hpc_elastic.api.run import Run as Run

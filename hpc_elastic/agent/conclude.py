@@ -52,7 +52,7 @@ from hpc_elastic.rundir.records import (
     RunResultRecord,
     RunState,
 )
-from hpc_elastic.rundir.store import file_system_errors
+from hpc_elastic.rundir.store import file_system_errors, never_make
 from hpc_elastic.scheduler.allocation import Allocation
 from hpc_elastic.scheduler.protocol import JobOutlook, NodeQuestions
 from hpc_elastic.scheduler.questions import JobQuestions
@@ -113,6 +113,7 @@ def main(arguments: Sequence[str]) -> int:
     for number in (signal.SIGINT, signal.SIGTERM):  # this program takes some seconds at most
         signal.signal(number, signal.SIG_IGN)
     layout, status, starts = RunLayout(arguments[0]), int(arguments[1]), int(arguments[2])
+    never_make(layout.root)
     try:
         conclusion = retry_here(lambda: conclude(layout, status, starts), within_s=TRIES_FOR_S)
     except HpcElasticError as error:

@@ -30,7 +30,7 @@ from hpc_elastic.printable import printable
 from hpc_elastic.rundir.complaint import complaint
 from hpc_elastic.rundir.layout import RunLayout
 from hpc_elastic.rundir.records import NodeResult, WorkerState
-from hpc_elastic.rundir.store import list_numbers
+from hpc_elastic.rundir.store import list_numbers, never_make
 from hpc_elastic.scheduler.allocation import Allocation
 from hpc_elastic.scheduler.questions import JobQuestions
 from hpc_elastic.scheduler.registry import derive_allocation, derive_start
@@ -81,6 +81,7 @@ def _start() -> tuple[str, int] | None:
 
 def _run(layout: RunLayout) -> int:
     plan = parse_plan(retry_here(lambda: _read(layout.plan), say=_complain).decode())
+    never_make(layout.root)
     secret = retry_here(lambda: _read_secret(layout), say=_complain)
     allocation = derive_allocation(os.environ)
     questions = JobQuestions(complain=lambda text: journal.say(text, "warning"))

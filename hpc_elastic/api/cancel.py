@@ -10,7 +10,7 @@ from hpc_elastic.api.identity import host_name
 from hpc_elastic.api.known_runs import find_original
 from hpc_elastic.api.requests import ask_to_stop
 from hpc_elastic.api.schedulers import in_background
-from hpc_elastic.errors import ExitCode, HpcElasticError, RunDirectoryError
+from hpc_elastic.errors import ExitCode, HpcElasticError, RunDirectoryError, SchedulerError
 from hpc_elastic.observe.snapshot import Snapshot
 from hpc_elastic.observe.watch import RunWatch, watch
 from hpc_elastic.rundir import store
@@ -58,7 +58,14 @@ def cancel_run(layout: RunLayout, snapshot: Snapshot, *, by: str, say: Callable[
         grace_s = grace_of(layout)
         say(f"asked {snapshot.name} to stop; its workers have {grace_s:g} s")
         snapshot = _look_until_over(run_watch, grace_s + REACTION_S)
-    return snapshot if snapshot.is_over else _cancel_job(layout, snapshot, scheduler, run_watch, say)
+    if snapshot.is_over:
+        return snapshot
+    try:
+        return _cancel_job(layout, snapshot, scheduler, run_watch, say)
+    except SchedulerError as error:
+        if not is_asked:
+            raise
+        raise with_what_stays(error, _stays_asked(snapshot)) from error
 
 
 def ask_if_possible(layout: RunLayout, by: str, say: Callable[[str], None]) -> bool:
@@ -75,6 +82,18 @@ def ask_if_possible(layout: RunLayout, by: str, say: Callable[[str], None]) -> b
         say(f"{error}; only the scheduler is told")
         return False
     return True
+
+
+def with_what_stays(error: SchedulerError, what: str) -> SchedulerError:
+    """Return the refusal of a cancel with the state that it leaves: a request to stop is never taken back."""
+    tip = error.tip or "call `hpc-elastic cancel` again when the scheduler answers, to end the job at once"
+    return SchedulerError(f"{error.message}\n{what}", tip=tip)
+
+
+def _stays_asked(snapshot: Snapshot) -> str:
+    if _has_agents(snapshot):
+        return "the request to stop stays in the run directory: the run ends as soon as its agents read it"
+    return f"the request to stop stays in the run directory: if job {snapshot.job_id} starts, the run ends at once"
 
 
 def check_no_copy(path: str) -> None:

@@ -14,9 +14,11 @@ from hpc_elastic.api.cancel import (
     ask_if_possible,
     check_no_copy,
     grace_of,
+    with_what_stays,
 )
 from hpc_elastic.api.identity import host_name
 from hpc_elastic.api.look_at_array import ArrayWatch
+from hpc_elastic.errors import SchedulerError
 from hpc_elastic.job_ids import split_task_id
 from hpc_elastic.observe.array import ArraySnapshot
 from hpc_elastic.observe.snapshot import Snapshot
@@ -52,6 +54,24 @@ def cancel_array(layout: ArrayLayout, *, by: str, say: Callable[[str], None]) ->
     snapshot = array_watch.look()
     if snapshot.is_over:
         return snapshot
+    try:
+        snapshot = _cancel(array_watch, snapshot, is_asked, say)
+    except SchedulerError as error:
+        if not is_asked:
+            raise
+        stays = "the requests to stop stay in the run directories: the tasks end as soon as their agents read them"
+        raise with_what_stays(error, f"{stays}, those that wait when they start") from error
+    if not snapshot.is_over:
+        raise StillRunningError(
+            f"job {snapshot.job_id} was cancelled {ENDING_S:g} s ago and still has {len(_not_over(snapshot))} tasks",
+            tip=f"`hpc-elastic status {snapshot.job_id}` says when they are over",
+        )
+    return snapshot
+
+
+def _cancel(
+    array_watch: ArrayWatch, snapshot: ArraySnapshot, is_asked: bool, say: Callable[[str], None]
+) -> ArraySnapshot:
     scheduler = make_scheduler(snapshot.scheduler)
     left = _not_over(snapshot)
     scheduler.cancel_pending(snapshot.job_id)
@@ -64,11 +84,6 @@ def cancel_array(layout: ArrayLayout, *, by: str, say: Callable[[str], None]) ->
             scheduler.cancel(job_id)
         say(f"cancelled job {snapshot.job_id}")
         snapshot = _look_until_over(array_watch, ENDING_S)
-    if not snapshot.is_over:
-        raise StillRunningError(
-            f"job {snapshot.job_id} was cancelled {ENDING_S:g} s ago and still has {len(_not_over(snapshot))} tasks",
-            tip=f"`hpc-elastic status {snapshot.job_id}` says when they are over",
-        )
     return snapshot
 
 

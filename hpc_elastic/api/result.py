@@ -12,6 +12,7 @@ from hpc_elastic.api.missing_nodes import read_missing_nodes
 from hpc_elastic.codec import DecodeError, from_json
 from hpc_elastic.errors import ExitCode, HpcElasticError, MissingNode, RendezvousTimeoutError, RunDirectoryError
 from hpc_elastic.printable import printable
+from hpc_elastic.rank_set import format_ranks
 from hpc_elastic.rundir import records, store
 from hpc_elastic.rundir.layout import RunLayout
 from hpc_elastic.rundir.records import FailureRecord, RootCause
@@ -81,6 +82,33 @@ class NodesMissing(RunFailed, RendezvousTimeoutError):  # noqa: N818 - as its ba
         self.missing = result.missing
 
 
+class ReturnValuesError(RunDirectoryError):
+    """What some ranks of a run that succeeded returned is missing, or cannot be unpickled here. Exit code 5.
+
+    Args:
+        problems: what is wrong with each of these ranks' values.
+        result: how the run ended, with the values of all other ranks.
+    """
+
+    def __init__(self, problems: Mapping[int, str], result: RunResult) -> None:
+        first, *others = problems.values()
+        more = (
+            f"; {len(others)} more: rank{'s' * (len(others) > 1)} {format_ranks(sorted(problems)[1:])}"
+            if others
+            else ""
+        )
+        super().__init__(
+            f"{first}{more}",
+            tip=f"the values of the other {len(result.return_values)} ranks are in this error's `result.return_values`",
+        )
+        self.problems = problems
+        self.result = result
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Return the arguments to make it again: process pools pickle exceptions."""
+        return type(self), (self.problems, self.result)
+
+
 def read_result(layout: RunLayout, unwritten: Mapping[str, Any] | None = None) -> RunResult:
     """Return the result of a run that is over, with the values that its function returned.
 
@@ -89,7 +117,8 @@ def read_result(layout: RunLayout, unwritten: Mapping[str, Any] | None = None) -
         unwritten: what the result says if it could not be written.
 
     Raises:
-        RunDirectoryError: the run is not over, or a value is missing or cannot be unpickled here.
+        ReturnValuesError: a value is missing or cannot be unpickled here; it has the result with all others.
+        RunDirectoryError: the run is not over.
     """
     data = store.read_json(layout.result) or unwritten
     try:
@@ -97,10 +126,11 @@ def read_result(layout: RunLayout, unwritten: Mapping[str, Any] | None = None) -
     except DecodeError as error:
         raise RunDirectoryError(f"{layout.result} is not a run's result: {error}") from error
     files = {int(rank): os.path.join(layout.root, file) for rank, file in record.return_values.items()}
-    return RunResult(
+    values, problems = _unpickle_all(files)
+    result = RunResult(
         run_dir=layout.root,
         state=record.state,
-        return_values={rank: _unpickle(rank, file) for rank, file in sorted(files.items())},
+        return_values=values,
         failures={int(rank): failure for rank, failure in record.failures.items()},
         exit_code=record.exit_code,
         reason=record.reason,
@@ -113,6 +143,9 @@ def read_result(layout: RunLayout, unwritten: Mapping[str, Any] | None = None) -
         ended=record.ended,
         missing=read_missing_nodes(layout, record.written_by) if record.reason == "nodes_missing" else (),
     )
+    if problems:
+        raise ReturnValuesError(problems, result)
+    return result
 
 
 def raise_unless_succeeded(name: str, result: RunResult) -> RunResult:
@@ -128,20 +161,21 @@ def raise_unless_succeeded(name: str, result: RunResult) -> RunResult:
     return result
 
 
-def _unpickle(rank: int, file: str) -> Any:
-    try:
-        with open(file, "rb") as stream:
-            return pickle.load(stream)
-    except FileNotFoundError as error:
-        raise RunDirectoryError(
-            f"what rank {rank} returned is missing: there is no {file}",
-            tip="it was removed, or the rank ended its process itself (os._exit); each other rank's is in another file",
-        ) from error
-    except Exception as error:
-        raise RunDirectoryError(
-            f"what rank {rank} returned cannot be unpickled here: {type(error).__name__}: {error}",
-            tip=f"it is in {file}; what it is made of must be importable here as on the nodes",
-        ) from error
+def _unpickle_all(files: Mapping[int, str]) -> tuple[dict[int, Any], dict[int, str]]:
+    """Return the values by rank, and for each that there is none of, why."""
+    values, problems = {}, {}
+    for rank, file in sorted(files.items()):
+        try:
+            with open(file, "rb") as stream:
+                values[rank] = pickle.load(stream)
+        except FileNotFoundError:
+            why = "it was removed, or the rank ended its process itself (os._exit)"
+            problems[rank] = f"what rank {rank} returned is missing: there is no {file}; {why}"
+        except Exception as error:
+            told = f"what rank {rank} returned cannot be unpickled here: {type(error).__name__}: {error}"
+            why = f"it is in {file}; what it is made of must be importable here as on the nodes"
+            problems[rank] = f"{told}; {why}"
+    return values, problems
 
 
 def _first_traceback(result: RunResult) -> str | None:

@@ -125,7 +125,7 @@ class Run:
             RendezvousTimeoutError: too few nodes joined, `missing` says which and why; a RunFailed as well.
             TimeoutError: the run is not over by then; it goes on.
             UsageError: `timeout_s` is NaN or negative.
-            RunDirectoryError: a value is missing, or cannot be unpickled here.
+            ReturnValuesError: a value is missing, or cannot be unpickled here; its `result` has all others.
         """
         run_watch = self._watch()
         self._wait(run_watch, timeout_s)

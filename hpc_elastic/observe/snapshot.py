@@ -195,7 +195,12 @@ def make_snapshot(facts: Facts, job: JobStatus | None, note: str | None = None) 
         array=submission.get("array"),
         array_task=submission.get("array_task"),
         parameters=submission.get("parameters") or {},
-        note="; ".join(filter(None, (note or _ended_note(facts, job), _full_note(facts), *facts.unreadable[:1])))
+        note="; ".join(
+            filter(
+                None,
+                (note or _ended_note(facts, job), _stop_note(facts, state), _full_note(facts), *facts.unreadable[:1]),
+            )
+        )
         or None,
         root_cause=root_cause_of(result),
         between=None if state.is_final else facts.between,
@@ -221,6 +226,12 @@ def _node_losses(facts: Facts) -> int:
         return 0
     latest = facts.attempts[-1]
     return latest.node_losses + len(set(latest.nodes).intersection(facts.beside.lost))
+
+
+def _stop_note(facts: Facts, state: RunState) -> str | None:
+    if not facts.is_stop_requested or state not in (RunState.PENDING, RunState.REQUEUED):
+        return None
+    return "a stop is asked for: the run ends as soon as its job starts"
 
 
 def _full_note(facts: Facts) -> str | None:

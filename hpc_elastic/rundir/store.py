@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 FILE_MODE = 0o600
 DIRECTORY_MODE = 0o700
 _ENCODER = json.JSONEncoder(ensure_ascii=False)
+_NEVER_MADE: set[str] = set()  # run directories that this process found
 _NO_HARD_LINKS = frozenset({errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK})
 
 
@@ -182,9 +183,16 @@ def _take_back(descriptor: int, written: int) -> None:
         os.ftruncate(descriptor, end - written)
 
 
+def never_make(path: str) -> None:
+    """Take a directory as one that is there: this process makes neither it nor what is above it from now on."""
+    _NEVER_MADE.add(path)
+
+
 def make_directory(path: str) -> None:
     """Make a directory and its parents, each with mode 0700, unless they exist."""
     if not os.path.isdir(path):
+        if path in _NEVER_MADE and not os.path.lexists(path):
+            raise FileNotFoundError(errno.ENOENT, f"{path} is gone: it was moved or removed", path)
         parent = os.path.dirname(path)
         if parent and parent != path:
             make_directory(parent)

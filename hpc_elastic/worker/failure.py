@@ -74,11 +74,13 @@ class ErrorReporter:
             node=environ.get("HPC_ELASTIC_NODE", ""),
             attempt=int(environ.get("HPC_ELASTIC_ATTEMPT", "1")),
         )
-        run_dir = environ.get("HPC_ELASTIC_RUN_DIR")
+        layout = RunLayout(environ["HPC_ELASTIC_RUN_DIR"]) if environ.get("HPC_ELASTIC_RUN_DIR") else None
+        if layout is not None:
+            store.never_make(layout.root)
         return cls(
             path=environ.get("TORCHELASTIC_ERROR_FILE") or None,
             worker=worker,
-            stderr=RunLayout(run_dir).stderr(worker.attempt, worker.rank) if run_dir else None,
+            stderr=layout.stderr(worker.attempt, worker.rank) if layout else None,
             agent=environ.pop(NAME_VARIABLE, None),
         )
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import hpc_elastic
-from hpc_elastic.api.result import RunFailed, RunResult, raise_unless_succeeded, read_result
+from hpc_elastic.api.result import ReturnValuesError, RunFailed, RunResult, raise_unless_succeeded, read_result
 from hpc_elastic.codec import to_json
 from hpc_elastic.errors import ExitCode, MissingNode, RendezvousCause, RendezvousTimeoutError, RunDirectoryError
 from hpc_elastic.membership.actions import Note
@@ -84,6 +84,22 @@ def test_a_value_that_cannot_be_read_here_says_whose_it_is(tmp_path: Path) -> No
     layout = write_result(tmp_path, return_values={"3": "3.pkl"})
     with pytest.raises(RunDirectoryError, match="what rank 3 returned cannot be unpickled here: ModuleNotFoundError"):
         read_result(layout)
+
+
+def test_values_that_cannot_be_read_do_not_hide_those_of_other_ranks(tmp_path: Path) -> None:
+    for rank in (0, 2):
+        (tmp_path / f"{rank}.pkl").write_bytes(pickle.dumps({"loss": rank}))
+    (tmp_path / "3.pkl").write_bytes(b"cnowhere\nthing\n.")
+    layout = write_result(tmp_path, return_values={str(rank): f"{rank}.pkl" for rank in range(5)})
+    with pytest.raises(ReturnValuesError, match=r"what rank 1 returned is missing.*; 2 more: ranks 3-4") as caught:
+        read_result(layout)
+    error = caught.value
+    assert error.result.return_values == {0: {"loss": 0}, 2: {"loss": 2}}
+    assert error.result.state is RunState.SUCCEEDED
+    assert list(error.problems) == [1, 3, 4]
+    assert "ModuleNotFoundError: No module named 'nowhere'" in error.problems[3]
+    again = pickle.loads(pickle.dumps(error))
+    assert (str(again), again.result, again.exit_code) == (str(error), error.result, error.exit_code)
 
 
 def test_a_failed_run_shows_the_traceback_of_the_rank_that_failed_first(tmp_path: Path) -> None:

@@ -170,3 +170,23 @@ def test_controller_that_does_not_answer_is_slurms_error(
     fake_slurm.no_controller()
     assert main(["cancel", run.layout.root]) == 4
     assert "Unable to contact slurm controller" in capsys.readouterr().err
+
+
+def test_refused_cancel_of_a_pending_run_tells_that_it_ends_when_it_starts_and_status_too(
+    run: RunBuilder, fake_slurm: FakeSlurm, capsys: Capture
+) -> None:
+    fake_slurm.no_controller()
+    assert main(["cancel", run.layout.root]) == 4
+    assert "if job 42 starts, the run ends at once" in " ".join(capsys.readouterr().err.split())
+    assert main(["status", run.layout.root]) == 0
+    assert "a stop is asked for: the run ends as soon as its job starts" in " ".join(capsys.readouterr().out.split())
+
+
+@pytest.mark.long
+def test_refused_cancel_of_a_run_that_runs_tells_that_its_agents_are_asked(
+    run: RunBuilder, fake_slurm: FakeSlurm, capsys: Capture
+) -> None:
+    run.allocate().open_attempt(1)
+    fake_slurm.no_controller()
+    assert main(["cancel", run.layout.root]) == 4
+    assert "the run ends as soon as its agents read it" in " ".join(capsys.readouterr().err.split())

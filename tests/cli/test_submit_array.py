@@ -365,6 +365,17 @@ def test_cancel_of_an_array_on_a_full_disk_succeeds_at_once(
     assert said.err.count("the result could not be written") == 1
 
 
+def test_refused_cancel_of_an_array_tells_that_its_tasks_end_when_they_start(
+    workplace: Path, fake_slurm: FakeSlurm, capsys: Capture
+) -> None:
+    folder = submit(fake_slurm, workplace)
+    fake_slurm.no_controller()
+    assert main(["cancel", "42"]) == 4
+    said = " ".join(capsys.readouterr().err.split())
+    assert "the tasks end as soon as their agents read them, those that wait when they start" in said
+    assert all((folder / str(task) / "requests.jsonl").read_text() for task in range(4))
+
+
 @pytest.mark.long
 def test_there_is_nothing_to_cancel_in_an_array_that_succeeded(
     workplace: Path, fake_slurm: FakeSlurm, capsys: Capture

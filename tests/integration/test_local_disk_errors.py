@@ -10,8 +10,10 @@ import sys
 import pytest
 from _pytest.mark.structures import ParameterSet
 
+from hpc_elastic.rundir.layout import RunLayout
 from tests.integration import faulty_disk
-from tests.integration.conftest import Door
+from tests.integration.conftest import Door, Run
+from tests.slurm_sandbox.cluster import wait_until
 
 pytestmark = pytest.mark.local
 
@@ -27,6 +29,13 @@ SCRIPT = """
 import os, sys, time
 if int(os.environ["TORCHELASTIC_RESTART_COUNT"]) == 0:
     sys.exit(1) if os.environ["RANK"] == "0" else time.sleep(600)
+"""
+FAILS_WHEN_TOLD = """
+import os, sys, time
+while os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
+    if os.path.exists({told!r}):
+        sys.exit(1)
+    time.sleep(0.02)
 """
 PYTHON = """#!/bin/bash
 case "$*" in
@@ -107,3 +116,23 @@ def test_one_refusal_of_the_file_system_ends_nothing(
     door: Door, node: str, operation: str, path: str, is_after: bool
 ) -> None:
     play(door, node=node, operation=operation, path=path, after=is_after)
+
+
+def test_a_run_directory_that_is_moved_is_not_made_again_and_the_run_goes_on_when_it_is_back(door: Door) -> None:
+    door.write("train.py", FAILS_WHEN_TOLD.format(told=str(door.folder / "told")))
+    door.write("job.yaml", JOB.replace("nodes: 2", "nodes: 1").replace("python: ./python\n", ""))
+    run = door.submit("job.yaml", "--site", "local", "--run-dir", str(door.folder / "run"))
+    run.wait_until_started()
+    moved = door.folder / "moved"
+    run.path.rename(moved)
+    (door.folder / "told").touch()
+    wait_until(
+        lambda: "is gone: it was moved or removed; trying again" in (moved / "agents" / "local0.out").read_text(),
+        "the agent misses its directory",
+        within_s=30,
+        otherwise=Run(job_id=run.job_id, layout=RunLayout(moved)).story,
+    )
+    assert not run.path.exists()
+    moved.rename(run.path)
+    result = run.wait_until_over()
+    assert (result["state"], result["attempts"]) == ("SUCCEEDED", 2), run.story()

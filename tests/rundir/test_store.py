@@ -209,6 +209,19 @@ def test_files_are_the_users_alone(tmp_path: Path) -> None:
     assert (tmp_path / "a").stat().st_mode & 0o777 == 0o700
 
 
+def test_a_directory_that_was_there_is_not_made_again(tmp_path: Path) -> None:
+    root = tmp_path / "run"
+    store.write_json(str(root / "nodes" / "a.json"), {})
+    store.never_make(str(root))
+    root.rename(tmp_path / "moved")
+    for write in (store.write_json, store.claim, store.append_line):
+        with pytest.raises(FileSystemError, match=f"{root} is gone: it was moved or removed"):
+            write(str(root / "nodes" / "a.json"), {})
+    assert [path.name for path in tmp_path.iterdir()] == ["moved"]
+    (tmp_path / "moved").rename(root)
+    store.write_json(str(root / "attempts" / "0001" / "a.json"), {})
+
+
 @pytest.mark.parametrize("content", [b"", b"{", b"\xff\xfe", b"[1,"])
 def test_a_torn_file_reads_as_none(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "x").write_bytes(content)

@@ -21,6 +21,7 @@ from hpc_elastic.membership.messages import Join
 from hpc_elastic.plan.launch_plan import LaunchPlan, NetworkPlan
 from hpc_elastic.plan.roles import RolePlan
 from hpc_elastic.rundir.function_file import python_mismatch, read_header
+from hpc_elastic.rundir.kept_records import find_latest_attempt
 from hpc_elastic.rundir.layout import RunLayout
 from hpc_elastic.rundir.records import Endpoint
 from hpc_elastic.scheduler.allocation import Allocation
@@ -214,6 +215,8 @@ def _workers_problem(
     directory = worker_directory(plan, environment)
     if not os.path.isdir(directory):
         return f"workdir {directory} is not a directory on this node"
+    if _misses_other_run(plan):
+        return f"state.load_from {plan.state.load_from} is not a directory on this node"
     script = os.path.join(directory, role.entrypoint.target)
     if role.entrypoint.kind == "script" and not os.path.isfile(script):
         return f"{plan.key_in(role, 'entrypoint.script')} {script} is not a file on this node"
@@ -222,6 +225,12 @@ def _workers_problem(
         if mismatch is not None:
             return mismatch
     return None
+
+
+def _misses_other_run(plan: LaunchPlan) -> bool:
+    """Return whether the run would begin with the state of another one, whose directory this node does not have."""
+    other = plan.state.load_from
+    return other is not None and not os.path.isdir(other) and find_latest_attempt(RunLayout(plan.run_dir)) == 0
 
 
 def _role(plan: LaunchPlan, allocation: Allocation) -> RolePlan:

@@ -125,6 +125,10 @@ class ClaimChain:
                 return claim
         return None
 
+    def find_attempt(self, number: int) -> AttemptClaim | None:
+        """Return the claim of an attempt that another machine may have made just now, None if there is none."""
+        return self._read(AttemptClaim, self._layout.claim(number), find_json)
+
     def next_attempt(self, attempt: int) -> AttemptClaim | None:
         """Return the claim of the attempt after this one; reads it by name, since NFS may cache old listings."""
         return self._read(AttemptClaim, self._layout.claim(attempt + 1))

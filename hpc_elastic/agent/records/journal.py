@@ -23,7 +23,7 @@ from hpc_elastic.agent.records.requests import (
 )
 from hpc_elastic.agent.records.return_values import with_nodes_values, with_runs_values
 from hpc_elastic.codec import from_json, to_json
-from hpc_elastic.errors import RunDirectoryError
+from hpc_elastic.errors import FileSystemError, RunDirectoryError
 from hpc_elastic.membership.decisions import History
 from hpc_elastic.membership.rounds import history_after
 from hpc_elastic.membership.succession import Records
@@ -239,12 +239,17 @@ class Journal(AllocationClaims):
 
         Returns:
             Whether this agent made the claim and the run goes on, and the SHA-256 of `world.json`.
+
+        Raises:
+            FileSystemError: there is a claim that cannot be read: it is not complete yet, or is damaged.
         """
         content = dump_json(to_json(world))
         proposed = self._layout.proposed_world(stamped.attempt, stamped.head)
         write_bytes(proposed, content)
         if not claim(self._layout.claim(stamped.attempt), to_json(stamped)):
             remove(proposed)
+            if self._chain.find_attempt(stamped.attempt) is None:
+                raise FileSystemError(f"{self._layout.claim(stamped.attempt)} is there and cannot be read: it is torn")
             return False, ""
         rename(proposed, self._layout.world(stamped.attempt))
         # Another head may have ended the run just before this claim was made, or the job may have started again.

@@ -72,7 +72,6 @@ def _keep(layout: RunLayout, order: WorkerOrder, prefix: str, since_s: float) ->
         if isinstance(dump, dict) and "entries" in dump:
             record = parse_flight_record(dump, order.rank, order.directory)
             path = layout.flight_record(order.attempt, order.rank)
-            os.makedirs(os.path.dirname(path), mode=store.DIRECTORY_MODE, exist_ok=True)
             store.write_json(path, {"format_version": 1, "attempt": order.attempt, **to_json(record)})
 
 

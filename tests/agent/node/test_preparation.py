@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from pathlib import Path
+
 import pytest
 
-from hpc_elastic.agent.node.preparation import JobTies, examine_job
+from hpc_elastic.agent.node.preparation import JobTies, examine_job, examine_node
+from hpc_elastic.plan.launch_plan import StatePlan
+from hpc_elastic.plan.roles import EntrypointPlan
+from hpc_elastic.rundir.layout import RunLayout
 from hpc_elastic.scheduler.allocation import Allocation
+from tests.plans import make_run_plan
 
 
 def a_place(node_id: int, *, nodes: int = 512, is_local: bool = False) -> Allocation:
@@ -59,3 +66,25 @@ def test_on_this_machine_nobody_asks(node_id: int) -> None:
         raise AssertionError("there is nobody to ask")
 
     assert examine_job(a_place(node_id, nodes=2, is_local=True), {}, can_end_job=fail) == JobTies()
+
+
+def test_a_node_without_the_directory_of_the_run_to_begin_with_cannot_take_part_before_the_first_attempt(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "train.py").touch()
+    entrypoint = EntrypointPlan(kind="script", target=str(tmp_path / "train.py"), args=())
+    other = tmp_path / "other"
+    plan = make_run_plan(str(tmp_path / "run"), entrypoint=entrypoint, workdir=str(tmp_path))
+    plan = replace(plan, state=StatePlan(load_from=str(other)))
+
+    def problem() -> str | None:
+        return examine_node(plan, a_place(0, nodes=1, is_local=True), {}).problem
+
+    assert problem() == f"state.load_from {other} is not a directory on this node"
+    other.mkdir()
+    assert problem() is None
+    other.rmdir()
+    claim = Path(RunLayout(plan.run_dir).claim(1))
+    claim.parent.mkdir(parents=True)
+    claim.touch()
+    assert problem() is None, "the run goes on with its own states"

@@ -13,6 +13,7 @@ import pytest
 
 from hpc_elastic.agent.records import chain
 from hpc_elastic.agent.records.journal import stamp
+from hpc_elastic.errors import FileSystemError
 from hpc_elastic.membership.actions import Note
 from hpc_elastic.membership.decisions import History, SilentEnds
 from hpc_elastic.plan.launch_plan import StatePlan
@@ -37,6 +38,15 @@ def test_an_attempt_is_claimed_once(runs: Runs) -> None:
     assert runs.journal().claim_attempt(*an_attempt(node="node1")) == (False, "")
     assert json.loads(Path(runs.layout.world(1)).read_text())["head"] == "node0"
     assert json.loads(Path(runs.layout.claim(1)).read_text())["time"]
+
+
+@pytest.mark.parametrize("content", ["", '{"attempt": 1, "al'])
+def test_a_torn_claim_of_an_attempt_is_an_error_that_names_it(runs: Runs, content: str) -> None:
+    assert runs.journal().claim_attempt(*an_attempt())[0]
+    Path(runs.layout.claim(1)).write_text(content)
+    with pytest.raises(FileSystemError, match=r"attempts/0001/claim\.json is there and cannot be read"):
+        runs.journal(a_place("43")).claim_attempt(*an_attempt(node="node1"))
+    assert not Path(runs.layout.proposed_world(1, "node1")).exists()
 
 
 def test_the_history_is_the_latest_claims(runs: Runs) -> None:
