@@ -8,7 +8,7 @@ from typing import Any
 
 from hpc_elastic.membership import held_states, run_states
 from hpc_elastic.membership.held_states import Held, shared_place, states_to_flush
-from hpc_elastic.membership.judge import Judge
+from hpc_elastic.membership.run_states import RunStates
 from hpc_elastic.rundir.records import World, WorldNode
 from hpc_elastic.rundir.state_records import Flush, KeptState, StateVersion
 from tests.simulation.kept import Kept
@@ -54,7 +54,7 @@ def _ignores_damage(self: Kept, saved: Saved) -> bool:
     return False
 
 
-def _misses_nothing(self: Judge, role: str, state: StateVersion) -> None:
+def _misses_nothing(self: RunStates, role: str, state: StateVersion) -> None:
     """The next attempt is told to begin with it again."""
 
 
@@ -79,7 +79,7 @@ KEPT_BUGS: dict[str, list[tuple[Any, str, Any]]] = {
         (Kept, "fetch", _fetches_any),
     ],
     "checksums of files are ignored": [(Kept, "_is_found_damaged", _ignores_damage)],
-    "a damaged file is chosen again and again": [(Judge, "misses", _misses_nothing)],
+    "a damaged file is chosen again and again": [(RunStates, "misses", _misses_nothing)],
 }
 
 

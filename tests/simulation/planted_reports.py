@@ -161,7 +161,7 @@ REPORT_BUGS = {
     "what is urgent waits for all that came before": ReportBug(
         DiskThread, "call", _in_turn, "busy", "busy with what can wait"
     ),
-    "an unhealthy node that is lost counts on": ReportBug(Roster, "remove", _still_sick, "sick", "are with it"),
+    "an unhealthy node that is lost counts on": ReportBug(Roster, "remove", _still_sick, "sick", "as unhealthy"),
     "what a TERM means is forgotten": ReportBug(AllocationEnd, "terminated", _forgotten, "terms", "the records say"),
     "a TERM near the end is any other": ReportBug(
         AllocationEnd, "_came_near_end", _returning(False), "terms", "is stopped by terminated"

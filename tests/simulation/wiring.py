@@ -681,6 +681,8 @@ def wired(run: Any, plant: Plant) -> Iterator[None]:
         (head_side, "Successor", Searching),
         *plant.places(),
     ]
+    moved = [f"{module.__name__}.{name}" for module, name, _ in plant.places() if not hasattr(module, name)]
+    assert not moved, f"nothing of this name is shipped, so nothing is replaced: {moved}"
     shipped = [(module, name, vars(module).get(name, ABSENT)) for module, name, _ in places]
     before, CURRENT.run = CURRENT.run, run
     try:  # as mock.patch, which takes longer for all of these places than the start of a run
