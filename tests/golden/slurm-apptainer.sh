@@ -209,7 +209,7 @@ hpc_elastic_refuse() { # why there can be no agent on this node
 hpc_elastic_contain() { # the job's id, the agent's command
     trap '' TERM USR1 USR2
     local hpc_elastic_job=$1 hpc_elastic_host hpc_elastic_name hpc_elastic_pipe hpc_elastic_stat hpc_elastic_fields
-    local hpc_elastic_terms hpc_elastic_answering hpc_elastic_runtime hpc_elastic_is_told
+    local hpc_elastic_terms hpc_elastic_answering hpc_elastic_runtime
     local hpc_elastic_status hpc_elastic_mounts=() hpc_elastic_options=()
     shift
     # shellcheck disable=SC2043
@@ -250,14 +250,15 @@ hpc_elastic_contain() { # the job's id, the agent's command
     hpc_elastic_runtime=$!
     for hpc_elastic_name in TERM CONT USR1 USR2; do
         # shellcheck disable=SC2064
-        trap "hpc_elastic_is_told=yes; echo $hpc_elastic_name >&$hpc_elastic_terms" "$hpc_elastic_name"
+        trap "echo $hpc_elastic_name >&$hpc_elastic_terms" "$hpc_elastic_name"
     done
-    while # a trapped signal ends wait
-        hpc_elastic_is_told=''
-        wait "$hpc_elastic_runtime"
-        hpc_elastic_status=$?
-        [ -n "$hpc_elastic_is_told" ]
-    do :; done
+    # A signal that comes just as the runtime ends has bash's `wait` forget that end, and wait for ever (5.1, 5.2): its
+    # handler leaves by a jump, out of the one that has taken note of it. So the wait is for a short-lived program.
+    while kill -0 "$hpc_elastic_runtime" 2>/dev/null; do
+        (trap '' TERM USR1 USR2; exec sleep 0.5 2>/dev/null) || sleep 1
+    done
+    wait "$hpc_elastic_runtime"
+    hpc_elastic_status=$?
     trap '' TERM CONT USR1 USR2
     { disown "$hpc_elastic_answering"; kill -KILL "$hpc_elastic_answering"; } 2>/dev/null
     rm -rf -- "$hpc_elastic_host"
