@@ -97,10 +97,10 @@ class ReturnValuesError(RunDirectoryError):
             if others
             else ""
         )
-        super().__init__(
-            f"{first}{more}",
-            tip=f"the values of the other {len(result.return_values)} ranks are in this error's `result.return_values`",
+        others_there = (
+            f"the values of the other {len(result.return_values)} ranks are in `result.return_values` of this error"
         )
+        super().__init__(f"{first}{more}", tip=others_there if result.return_values else None)
         self.problems = problems
         self.result = result
 

@@ -82,8 +82,10 @@ def test_a_value_that_is_missing_is_no_none_and_says_whose_it_is(tmp_path: Path)
 def test_a_value_that_cannot_be_read_here_says_whose_it_is(tmp_path: Path) -> None:
     (tmp_path / "3.pkl").write_bytes(b"cnowhere\nthing\n.")
     layout = write_result(tmp_path, return_values={"3": "3.pkl"})
-    with pytest.raises(RunDirectoryError, match="what rank 3 returned cannot be unpickled here: ModuleNotFoundError"):
+    told = "what rank 3 returned cannot be unpickled here: ModuleNotFoundError"
+    with pytest.raises(RunDirectoryError, match=told) as caught:
         read_result(layout)
+    assert caught.value.tip is None, "no other rank has a value"
 
 
 def test_values_that_cannot_be_read_do_not_hide_those_of_other_ranks(tmp_path: Path) -> None:

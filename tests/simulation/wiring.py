@@ -33,7 +33,7 @@ from hpc_elastic.agent.rendezvous.findings import Findings
 from hpc_elastic.agent.rendezvous.head_link import HeadLink
 from hpc_elastic.agent.rendezvous.search import HeadSearch
 from hpc_elastic.agent.rendezvous.successor import Successor
-from hpc_elastic.agent.workers import failures, requested_saves
+from hpc_elastic.agent.workers import requested_saves
 from hpc_elastic.membership import actions as do
 from hpc_elastic.membership.actions import Action, Level, Note
 from hpc_elastic.membership.discovery import ClaimAllocation, Dial, DiscoveryAction, Gather, ReadRecords
@@ -652,6 +652,7 @@ def wired(run: Any, plant: Plant) -> Iterator[None]:
     wall = SimpleNamespace(time=lambda: run.clock.now, time_ns=lambda: int(1e9 * run.clock.now))
     time_of_day = SimpleNamespace(time_ns=_time_of_day_ns)
     clock = SimpleNamespace(monotonic=_monotonic, sleep=_sleep)
+    planted = plant.places()
     places: list[tuple[Any, str, Any]] = [
         (store, "os", shared),
         (store, "open", shared.open_file),
@@ -659,10 +660,7 @@ def wired(run: Any, plant: Plant) -> Iterator[None]:
         (journal, "remove_kept", _remove_kept),
         (allocation_claims, "os", shared),
         (retries, "time", clock),
-        *(
-            (module, "time", wall)
-            for module in (allocation_claims, failures, head_watch, journal, local_member, state_saves)
-        ),
+        *((module, "time", wall) for module in (allocation_claims, head_watch, journal, local_member, state_saves)),
         *((module, "time", time_of_day) for module in (coordinator, head_link)),
         (state_saves, "BackgroundThread", _saves_thread),
         (requested_saves, "threading", SimpleNamespace(Thread=asked_saves.WriterThread, Event=threading.Event)),
@@ -679,9 +677,9 @@ def wired(run: Any, plant: Plant) -> Iterator[None]:
         (coordinator, "JobClock", Timekeeper),
         (participation, "LocalMember", Here),
         (head_side, "Successor", Searching),
-        *plant.places(),
+        *planted,
     ]
-    moved = [f"{module.__name__}.{name}" for module, name, _ in plant.places() if not hasattr(module, name)]
+    moved = [f"{module.__name__}.{name}" for module, name, _ in planted if not hasattr(module, name)]
     assert not moved, f"nothing of this name is shipped, so nothing is replaced: {moved}"
     shipped = [(module, name, vars(module).get(name, ABSENT)) for module, name, _ in places]
     before, CURRENT.run = CURRENT.run, run
