@@ -211,7 +211,7 @@ class HeadDiscovery:
             return []
         before, self._records = self._records, records
         if before is None or (before.claim, before.world) != (records.claim, records.world):
-            self._order = order_of(records)
+            self._order = order_of(records, self._lost.spares)
         if records.result is not None:
             return [*self._step_down("the run is over"), *self._leave_at(records.result)]
         if records.started_again is not None:
@@ -403,7 +403,8 @@ class HeadDiscovery:
         is_member = own in order.members
         asked = self._near(order.before(own) if is_member else order.turns, now)
         if not is_member:
-            asked += self._near(_spares_before(order, own, may_gather=_may_succeed(lost, order)), now)
+            spares = _spares_before(order, own, may_gather=_may_succeed(lost, order))
+            asked += self._near([spare for spare in spares if spare in order.agents], now)
         if lost.node != order.head or (lost.is_dead and not is_member):
             asked.insert(0, order.head)
         elif self._rounds and (not lost.is_dead or self._rounds % DEAD_HEAD_ROUNDS == 1):
@@ -464,26 +465,22 @@ def _may_succeed(lost: LostHead, order: Order) -> bool:
 
 
 def _spares_before(order: Order, node: str, *, may_gather: bool) -> tuple[str, ...]:
-    """Return the spares that a spare dials: those before it, or, if it may not gather itself, all others.
-
-    A spare that came after the world was opened is not in the world's record, and comes after those that are.
-    """
+    """Return the spares that a spare dials: those before it, or, if it may not gather itself, all others."""
     spares = order.spares
     if node not in spares:
         return spares
     return spares[: spares.index(node)] if may_gather else tuple(spare for spare in spares if spare != node)
 
 
-def _turn_of_spare(order: Order, node: str, nodes: Sequence[str]) -> int | None:
-    """Return how many turns come before that of a node that is not in the world; `nodes` are those of the step.
+def _turn_of_spare(order: Order, node: str) -> int | None:
+    """Return how many turns come before that of a node that is not in the world.
 
     All members come first, the head among them, and after `MOST_SPARES` turns the spares do: a round that a spare opens
     too early is closed as soon as it finds a member. The head's turn is there for the spare to ask it: the connection
     may have been reset while the head lives, and nobody else may be left who would say so.
     """
-    late = [each for each in nodes if each not in order.members and each not in order.spares]
-    after = [*order.spares, *late]
-    return min(order.others + 1, MOST_SPARES) + after.index(node) if node in after else None
+    spares = order.spares
+    return min(order.others + 1, MOST_SPARES) + spares.index(node) if node in spares else None
 
 
 def _turn(records: Records, order: Order | None, node: str, lost: LostHead) -> int | None:
@@ -502,4 +499,4 @@ def _turn(records: Records, order: Order | None, node: str, lost: LostHead) -> i
         return nodes.index(node) if node in nodes else None
     if node in order.members:
         return len(order.before(node))
-    return _turn_of_spare(order, node, records.first.nodes) if _may_succeed(lost, order) else None
+    return _turn_of_spare(order, node) if _may_succeed(lost, order) else None

@@ -154,6 +154,9 @@ class Member:
             return [SendToHead(message=messages.Health(problem=self._told))]
         if isinstance(message, messages.Dropped):
             return self.disconnected(message.reason, is_dead=False)
+        if isinstance(message, messages.Spares):
+            self._allegiance.told_spares(message.agents)
+            return []
         if isinstance(message, Assign):
             return self._assigned(message, now)
         if isinstance(message, messages.Stop):

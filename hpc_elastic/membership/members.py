@@ -10,12 +10,13 @@ from hpc_elastic.membership.gathering import Gathering
 from hpc_elastic.membership.job_end import JobEnd
 from hpc_elastic.membership.leases import Leases
 from hpc_elastic.membership.losses import Losses
-from hpc_elastic.membership.messages import Dropped, Join, Stop, StopManner, Welcome
+from hpc_elastic.membership.messages import Dropped, Join, Spares, Stop, StopManner, Welcome
 from hpc_elastic.membership.node_news import BACK, Arrivals
 from hpc_elastic.membership.roster import Roster, RosterEntry
 from hpc_elastic.membership.rounds import HeadSettings, starting_roles
 from hpc_elastic.membership.succession import Succession
-from hpc_elastic.rundir.records import World
+from hpc_elastic.membership.timing import MOST_SPARES
+from hpc_elastic.rundir.records import Candidate, World
 
 NEVER = float("inf")
 
@@ -67,7 +68,20 @@ class Members:
             note = Note(name="node.returned", message=text, attempt=attempt, metadata={"node": join.node})
             # One line for each join: a node whose link drops messages may lose its head and return every 0.3 s.
             actions += [note] if is_late else [*self.arrivals.one(join.node, BACK, now), note]
-        return actions
+        return actions + self._name_spares(member)
+
+    def _name_spares(self, newcomer: RosterEntry) -> list[Action]:
+        """Tell the nodes without a part in the world of each other, if this one, which has joined, is among them.
+
+        Spares that a world's record does not name would not find each other when its head and all its members are lost.
+        """
+        if self.world is None or self.is_in_world(newcomer.node):
+            return []
+        waiting = sorted((each for each in self.roster if not self.is_in_world(each.node)), key=_node_id)
+        named = waiting[:MOST_SPARES]
+        spares = Spares(agents=tuple(Candidate(node=each.node, agent=each.join.agent) for each in named))
+        told = waiting if newcomer in named else [newcomer]
+        return [SendToMember(node=each.node, message=spares) for each in told] if len(waiting) > 1 else []
 
     def dismiss(self, join: Join, now: float) -> list[Action] | None:
         """Send an unfit node away; return None if too few nodes would remain, or if it is the head's own node."""
@@ -224,6 +238,10 @@ class Members:
 def drop(node: str, reason: str) -> list[Action]:
     """Tell a member that it is dropped, then close its connection: a close without a message means a dead agent."""
     return [SendToMember(node=node, message=Dropped(reason=reason)), Drop(node=node)]
+
+
+def _node_id(member: RosterEntry) -> int:
+    return member.join.node_id
 
 
 def _fence(member: RosterEntry) -> Stop:

@@ -9,7 +9,7 @@ from typing import ClassVar
 
 from hpc_elastic.codec import DecodeError, Json, from_json, to_json
 from hpc_elastic.membership.notices import NoticeCounts, NoticeGiven
-from hpc_elastic.rundir.records import Endpoint, FailureRecord
+from hpc_elastic.rundir.records import Candidate, Endpoint, FailureRecord
 from hpc_elastic.rundir.state_records import Flush, HeldState, KeptRecord, StateVersion
 
 
@@ -99,6 +99,18 @@ class Elsewhere:
     KIND: ClassVar[str] = "elsewhere"
     node: str
     agent: Endpoint
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Spares:
+    """Head to each node that has no part in the world: where the agents of these nodes listen, the first 64 of them.
+
+    They need each other when the head and all members of its world are lost, and the world's record names only those
+    that had joined before its attempt.
+    """
+
+    KIND: ClassVar[str] = "spares"
+    agents: tuple[Candidate, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -414,6 +426,7 @@ Message = (
     | Welcome
     | Refused
     | Elsewhere
+    | Spares
     | Health
     | Beat
     | Echo
@@ -449,6 +462,7 @@ _BY_KIND: dict[str, type[Message]] = {
         Welcome,
         Refused,
         Elsewhere,
+        Spares,
         Health,
         Beat,
         Echo,

@@ -24,7 +24,8 @@ class LostHead:
     `node` is None for a head that never assigned an attempt; `is_dead`: the kernel of its machine closed the
     connection without a message from the head, so its agent is dead, and its workers with it. `was_silent`: it did so
     after a silence, as a machine does that has started again meanwhile. `attempt`: the latest attempt that it assigned
-    to this node. `was_paused`: this agent stood still until then, so the head may have stood still as well.
+    to this node. `was_paused`: this agent stood still until then, so the head may have stood still as well. `spares`:
+    the nodes without a part in its world, as far as it has told.
     """
 
     node: str | None
@@ -34,6 +35,7 @@ class LostHead:
     attempt: int = 0
     was_silent: bool = False
     was_paused: bool = False
+    spares: tuple[Candidate, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,7 +74,8 @@ class Order:
     """The order in which the agents of a world may take its head's place, and where they listen.
 
     `members` are all nodes of the world; `turns` those other than the head, in the order of their turns, from the claim
-    only the first ones. `spares` come after the members.
+    only the first ones. `spares`, all other nodes of the step, come after the members: those of the record first, for
+    all of them have it; where the agents of the others listen the head may have told.
     """
 
     head: str
@@ -93,8 +96,13 @@ class Order:
         return self.turns[: self.turns.index(node)] if node in self.turns else self.turns
 
 
-def order_of(records: Records) -> Order | None:
-    """Return the order of succession by the roster, else as far as the claim itself has it; None if neither does."""
+def order_of(records: Records, told: Sequence[Candidate] = ()) -> Order | None:
+    """Return the order of succession by the roster, else as far as the claim itself has it; None if neither does.
+
+    Args:
+        records: what the run directory says.
+        told: the spares that the lost head has named.
+    """
     claim, candidates = records.claim, None
     if records.world is not None:
         head, names = records.world.head, [node.node for node in records.world.nodes]
@@ -103,12 +111,15 @@ def order_of(records: Records) -> Order | None:
         head, names, candidates = claim.head, list(claim.members), claim.candidates
     if candidates is None:
         return None
-    agents = {each.node: each.agent for each in (*candidates.turns, *candidates.spares)}
+    agents = {each.node: each.agent for each in (*told, *candidates.turns, *candidates.spares)}
+    members = frozenset(names)
+    named = [each.node for each in candidates.spares]
+    step = records.first.nodes if records.first is not None else ()
     return Order(
         head=head,
-        members=frozenset(names),
+        members=members,
         turns=tuple(each.node for each in candidates.turns),
-        spares=tuple(each.node for each in candidates.spares),
+        spares=(*named, *(node for node in step if node not in members and node not in named)),
         agents=agents if candidates.head is None else {**agents, head: candidates.head},
     )
 

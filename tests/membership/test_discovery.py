@@ -27,6 +27,7 @@ from hpc_elastic.membership.timing import GATHERS_AFTER_S, TURNS_TO_ASK
 from hpc_elastic.rundir.records import (
     AllocationClaim,
     AttemptClaim,
+    Candidate,
     Endpoint,
     RunResultRecord,
     RunState,
@@ -118,6 +119,7 @@ class Search:
         elsewhere: Mapping[str, str] | None = None,
         silent: Sequence[str] = (),
         can_end_job: bool = False,
+        told: Sequence[Candidate] = (),
     ) -> None:
         self.now = 0.0
         self.found = found
@@ -126,7 +128,7 @@ class Search:
         self.silent = silent
         self.dialled: list[tuple[float, str]] = []
         self.actions: list[tuple[float, DiscoveryAction]] = []
-        head = LostHead(node=lost, contact=-1.0, is_dead=is_dead, why="reset", attempt=1)
+        head = LostHead(node=lost, contact=-1.0, is_dead=is_dead, why="reset", attempt=1, spares=tuple(told))
         self.discovery = HeadDiscovery(replace(SETTINGS, node=node, can_end_job=can_end_job), head, self.now)
         self.take(self.discovery.tick(self.now))
 
@@ -281,6 +283,31 @@ def test_a_spare_that_the_worlds_record_does_not_name_gathers_after_those_that_i
     search.pass_time(5)
     assert [at for at, _ in search.asked_for(Gather)] == [1.5]
     assert search.names() == {"node0", "node1", "node2"}
+
+
+def named(*node_ids: int) -> list[Candidate]:
+    """The spares of which a head has told."""
+    return [Candidate(node=f"node{node_id}", agent=a_seat(node_id).agent) for node_id in node_ids]
+
+
+def test_spares_that_came_late_ask_each_other_where_their_head_has_named_them() -> None:
+    world = a_world(0, 1)
+    for node, turn, asked in (("node2", 1.0, {"node1"}), ("node3", 1.5, {"node1", "node2"})):
+        search = Search(node, records(world), told=named(2, 3))
+        search.pass_time(5)
+        assert [at for at, _ in search.asked_for(Gather)] == [turn]
+        assert search.names() - {"node0"} == asked
+    search.answers = {"node2"}
+    search.pass_time(2)
+    assert search.asked_for(StepDown), "it gives way to the one before it"
+
+
+def test_the_turn_of_a_spare_depends_on_no_word_of_the_head() -> None:
+    """Else one that has missed the latest word and one that has heard it could each come before the other."""
+    for told in ([], named(3), named(1, 2, 3)):
+        search = Search("node3", records(with_spares(a_world(0), 2)), told=told)
+        search.pass_time(5)
+        assert [at for at, _ in search.asked_for(Gather)] == [1.5]
 
 
 def test_a_spare_whose_head_is_only_silent_never_gathers_and_asks_all_others() -> None:

@@ -29,6 +29,7 @@ from hpc_elastic.membership.messages import (
     Failed,
     Finished,
     Refused,
+    Spares,
     Started,
     Stop,
     StopManner,
@@ -37,8 +38,8 @@ from hpc_elastic.membership.messages import (
     Welcome,
 )
 from hpc_elastic.membership.phases import HeadPhase
-from hpc_elastic.membership.timing import CLOSING_BOUND_S
-from hpc_elastic.rundir.records import FailureRecord, RunState, SetAside, Spend
+from hpc_elastic.membership.timing import CLOSING_BOUND_S, MOST_SPARES
+from hpc_elastic.rundir.records import Candidate, FailureRecord, RunState, SetAside, Spend
 from tests.membership.script import (
     HeadScript,
     a_failure,
@@ -149,6 +150,41 @@ def test_a_late_comer_waits_beside_the_world_and_is_in_the_next() -> None:
     script.fail(0)
     script.stopped(0)
     assert the_claim(script.stopped(1)).claim.members == ("node0", "node1", "node2")
+
+
+def test_spares_hear_where_the_agents_of_all_spares_listen_as_each_of_them_comes() -> None:
+    script = HeadScript(5, min_nodes=2, max_nodes=2)
+    script.join(0, 1)
+    script.pass_time(2)
+    script.claimed()
+    assert not sent(script.join(4), Spares), "it is the only one"
+    for node_id, named in ((2, (2, 4)), (3, (2, 3, 4))):
+        told = sent(script.join(node_id), Spares)
+        assert set(told) == {f"node{each}" for each in named}, "the members of the world need not know"
+        agents = tuple(Candidate(node=f"node{each}", agent=a_join(each).agent) for each in named)
+        assert {spares.agents for spares in told.values()} == {agents}
+
+
+def test_a_member_of_the_world_that_comes_back_is_no_news_for_the_spares() -> None:
+    script = HeadScript(4, min_nodes=2, max_nodes=2)
+    script.join(0, 1)
+    script.pass_time(2)
+    script.claimed()
+    script.join(2, 3)
+    script.head.lost("node1", "the other side closed the connection", script.now, is_gone=True)
+    assert not sent(script.join(1), Spares)
+
+
+def test_spares_beyond_those_that_are_named_hear_of_the_named_ones_and_trouble_nobody() -> None:
+    script = HeadScript(2 + MOST_SPARES + 1, min_nodes=2, max_nodes=2)
+    script.join(0, 1)
+    script.pass_time(2)
+    script.claimed()
+    script.join(*range(2, 2 + MOST_SPARES))
+    told = sent(script.join(2 + MOST_SPARES), Spares)
+    assert [*told] == [f"node{2 + MOST_SPARES}"]
+    (spares,) = told.values()
+    assert [each.node for each in spares.agents] == [f"node{each}" for each in range(2, 2 + MOST_SPARES)]
 
 
 def test_an_unfit_late_comer_is_refused_and_the_world_works_on() -> None:

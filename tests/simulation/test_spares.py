@@ -82,6 +82,20 @@ def test_two_spares_find_each_other_if_both_are_needed() -> None:
     assert (the_result(run).reason, run.disk.claims[2].members) == ("succeeded", ("node2", "node3"))
 
 
+@pytest.mark.parametrize("spares", [3, *longer(4, 5)])
+def test_spares_that_came_late_find_each_other_if_several_are_needed(spares: int) -> None:
+    """The world's record names none of them, for they came when the world was at work."""
+    late = [Fault(what="starts_late", node=2 + number, lasts_s=5.0 + number) for number in range(spares)]
+    run = the_run(2, spares, *late, killed(0), killed(1), least=2)
+    assert not run.disk.worlds[1].spares
+    assert (the_result(run).reason, len(run.disk.claims[2].members)) == ("succeeded", 2)
+
+
+@pytest.mark.parametrize("seed", [140, *longer(165)])
+def test_spares_that_all_missed_the_first_round_do_not_wait_for_each_other_until_the_end(seed: int) -> None:
+    SimulatedRun(draw_spares(seed)).play()
+
+
 def test_a_spare_with_too_few_beside_it_says_who_was_lost_after_the_members_would_have() -> None:
     run = the_run(2, 1, killed(0), killed(1), least=2)
     result = the_result(run)
