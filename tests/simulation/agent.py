@@ -148,6 +148,8 @@ class SimulatedTelemetry:
             if action.flush is not None:
                 agent.workers.states.flush(action.flush)
             run.job_ends.member_leaves(agent, action)
+            due = agent.member.next_tick()
+            require(due == NEVER, f"{agent.name} has left, and its member wants to be called at {due:.3f}")
             agent.left(action.exit_code, action.cause)
 
     def measuring(self, step: str) -> SimulatedTelemetry:

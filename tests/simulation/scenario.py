@@ -63,6 +63,9 @@ class Fault:
     is_old: bool = False  # it strikes the node's agent of the job's start before
 
 
+TELL_OF_AN_END = ("notice", "stop", "ask_stop", "requeue", "term", "term_all")
+
+
 @dataclass(frozen=True, kw_only=True)
 class Scenario:
     """One schedule: nothing else decides what happens in a run, but for bugs."""
@@ -123,6 +126,11 @@ class Scenario:
         """The pause before the next restart, but for the quarter more or less; no number is as large as huge powers."""
         power = self.backoff_factor**restarts if restarts < 2 or self.backoff_factor < 10 else float("inf")
         return min(LONGEST_PAUSE_S, self.backoff_first_s * power) if self.backoff_first_s else 0.0
+
+    @property
+    def may_give_notice(self) -> bool:
+        """Whether ranks may hear of a notice, by a person, by one who stops the run, or before a time limit."""
+        return self.time_left_s is not None or any(fault.what in TELL_OF_AN_END for fault in self.faults)
 
     @property
     def min_nodes(self) -> int:

@@ -345,6 +345,8 @@ class Workers:
         role, dice = self._run.scenario.role(worker.role), self._dice("fate", worker.attempt, worker.local_rank)
         if dice.random() < role.failure_chance:
             after, exitcode = dice.uniform(0, role.work_s), dice.choice([1, 1, 7, KILL, -11])
+            if exitcode == 7 and not self._run.scenario.may_give_notice:
+                exitcode = TAKEN_EXIT_CODE  # which means nothing without a notice
             self._run.clock.after(after, lambda: self.end(worker, exitcode))
         elif dice.random() < role.hang_chance:
             self._run.clock.after(HANGS_S, lambda: self.end(worker, 1))
