@@ -26,13 +26,28 @@ def die_with_parent(parent: int) -> None:
     Raises:
         OSError: the kernel refuses.
     """
-    libc = ctypes.CDLL(None, use_errno=True)
-    arguments = [ctypes.c_ulong(value) for value in (signal.SIGKILL, 0, 0, 0)]
-    if libc.prctl(PR_SET_PDEATHSIG, *arguments) != 0:
-        number = ctypes.get_errno()
-        raise OSError(number, f"prctl(PR_SET_PDEATHSIG): {os.strerror(number)}")
+    _ask_for(signal.SIGKILL)
     if parent not in (NOT_CHECKED, os.getppid()):
         os.kill(os.getpid(), signal.SIGKILL)
+
+
+def go_on_without_parent() -> None:
+    """Ask the kernel to let this process go on, if it is stopped, as soon as its parent ends.
+
+    As in `die_with_parent` the parent is the thread that started this process.
+
+    Raises:
+        OSError: the kernel refuses.
+    """
+    _ask_for(signal.SIGCONT)
+
+
+def _ask_for(number: signal.Signals) -> None:
+    libc = ctypes.CDLL(None, use_errno=True)
+    arguments = [ctypes.c_ulong(value) for value in (number, 0, 0, 0)]
+    if libc.prctl(PR_SET_PDEATHSIG, *arguments) != 0:
+        error = ctypes.get_errno()
+        raise OSError(error, f"prctl(PR_SET_PDEATHSIG): {os.strerror(error)}")
 
 
 def die_if_late(descriptor: int | None) -> None:

@@ -81,7 +81,7 @@ MAY_IMPORT = {
 PATCHES = ("setattr", "patch", "object")  # of pytest's monkeypatch, and of unittest.mock
 TIME = re.compile(r"_*[A-Z][A-Z0-9_]*_S")  # the name of a constant that is a number of seconds
 # The floors inside the agent, from the bottom up, and which of the others each may import. What is in none of them, as
-# the programs are (`main`, `conclude`), stands above all.
+# the programs are (`main`, `conclude`, `survivors`), stands above all.
 AGENT_FLOORS = {
     "system": "",
     "policy": "",

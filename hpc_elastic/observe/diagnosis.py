@@ -39,9 +39,16 @@ def decide_state(facts: Facts, job: JobStatus | None) -> RunState:
         return _final_state(facts.result.get("state"))
     if job is None or job.state.is_terminal:
         return RunState.RUNNING if facts.allocations else RunState.PENDING
-    if job.state.value == "PENDING":
+    if job.state.value == "PENDING" or _starts_again(facts, job):
         return RunState.REQUEUED if facts.allocations else RunState.PENDING
     return RunState.RUNNING
+
+
+def _starts_again(facts: Facts, job: JobStatus) -> bool:
+    """Return whether Slurm still ends a start of the job that it will follow by another: minutes, if a node is lost."""
+    before = facts.allocation.get("restart_count")
+    is_ending = job.state.value == "COMPLETING" and facts.allocation.get("job_id") == job.job_id
+    return is_ending and isinstance(before, int) and job.restarts > before
 
 
 def missing_result(

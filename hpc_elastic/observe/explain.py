@@ -30,7 +30,7 @@ from hpc_elastic.observe.explain_facts import (
     seconds_of,
     text_of,
 )
-from hpc_elastic.observe.narrate import NO_LIMIT, has_no_logs, unix_time
+from hpc_elastic.observe.narrate import NO_LIMIT, describe_nodes, has_no_logs, unix_time
 from hpc_elastic.observe.snapshot import Snapshot
 from hpc_elastic.rank_set import RankSetError, format_ranks, parse_ranks
 
@@ -216,6 +216,9 @@ def _cause_without_attempt(snapshot: Snapshot) -> str:
     if snapshot.is_over:
         survived = _survived(snapshot) if snapshot.state.value == "SUCCEEDED" else ""
         return _clip(f"{snapshot.cause or 'no cause was recorded'}{survived}")
+    if gone := [node for node in snapshot.nodes if node in snapshot.lost_nodes]:
+        were = "was" if len(gone) == 1 else "were"
+        return f"{describe_nodes(gone)} of attempt {snapshot.attempts} {were} lost; the others wait to go on, or to end"
     if snapshot.attempts:
         return f"nothing has failed: attempt {snapshot.attempts} runs"
     if snapshot.allocations:

@@ -4,7 +4,8 @@ Theory of operation. A head notes in its own events who joins and who is lost, w
 latest one then. The head of an attempt may be cut off and note that everybody is lost, while another node
 claims the next attempt; so the notes of one attempt are read in this order: the attempt's claim,
 the notes of the head that claimed it, the notes of other heads, which gather for the next attempt. Times are not
-compared: they are of different machines. A head that is lost notes nothing, but the next world is without it.
+compared: they are of different machines. A head that is lost notes nothing, but the next world is without it. Nor does
+it note whom it takes along: a spare that was with it and has not come to the next head is lost as well, until it does.
 """
 
 from __future__ import annotations
@@ -114,6 +115,7 @@ def find_nodes_beside(worlds: Sequence[AttemptNodes], notes: Iterable[NodeNote],
         order: the nodes of the step, by node id.
     """
     by_attempt: dict[int, list[NodeNote]] = {}
+    notes = tuple(notes)
     for note in notes:
         by_attempt.setdefault(note.attempt, []).append(note)
     claims = {world.attempt: world for world in worlds}
@@ -127,6 +129,7 @@ def find_nodes_beside(worlds: Sequence[AttemptNodes], notes: Iterable[NodeNote],
             world, before = claims[attempt], world
             aside = {**{node: f"blamed: {why}" for node, why in world.blamed.items()}, **aside}
             lost |= _left_out(before, world, joined) - aside.keys() - unhealthy.keys()
+            lost |= joined.keys() & _stayed_behind(before, world, notes) - aside.keys() - unhealthy.keys()
             lost.difference_update(world.nodes)
         claimed_by = claims[attempt].head if attempt in claims else None
         for note in sorted(by_attempt.get(attempt, ()), key=lambda note: note.head != claimed_by):
@@ -150,6 +153,18 @@ def find_nodes_beside(worlds: Sequence[AttemptNodes], notes: Iterable[NodeNote],
         set_aside={node: left_out[node] for node in order if node in waiting and node in left_out},
         lost_aside={node: aside[node] for node in order if node in lost and node in aside},
     )
+
+
+def _stayed_behind(before: AttemptNodes | None, world: AttemptNodes, notes: Sequence[NodeNote]) -> set[str]:
+    """Return the nodes that have not come to a new head, of all that some head has noted."""
+    if before is None or before.head == world.head:
+        return set()
+    own = {
+        note.node
+        for note in notes
+        if note.name in _JOINED and note.head == world.head and note.attempt >= before.attempt
+    }
+    return {note.node for note in notes} - own
 
 
 def _left_out(before: AttemptNodes | None, world: AttemptNodes, joined: Mapping[str, int]) -> set[str]:

@@ -198,7 +198,12 @@ def make_snapshot(facts: Facts, job: JobStatus | None, note: str | None = None) 
         note="; ".join(
             filter(
                 None,
-                (note or _ended_note(facts, job), _stop_note(facts, state), _full_note(facts), *facts.unreadable[:1]),
+                (
+                    note or _ended_note(facts, job) or _held_note(job),
+                    _stop_note(facts, state),
+                    _full_note(facts),
+                    *facts.unreadable[:1],
+                ),
             )
         )
         or None,
@@ -232,6 +237,13 @@ def _stop_note(facts: Facts, state: RunState) -> str | None:
     if not facts.is_stop_requested or state not in (RunState.PENDING, RunState.REQUEUED):
         return None
     return "a stop is asked for: the run ends as soon as its job starts"
+
+
+def _held_note(job: JobStatus | None) -> str | None:
+    """Return what starts a job that Slurm holds: one that was requeued while it was suspended, say (JobHeldAdmin)."""
+    if job is None or job.state.value != "PENDING" or "held" not in (job.reason or "").lower():
+        return None
+    return f"the job is held, and starts after `scontrol release {job.job_id}`; an administrator may have to do that"
 
 
 def _full_note(facts: Facts) -> str | None:

@@ -19,6 +19,7 @@ LAUNCHER = "launch.py"  # below the package's folder; runs a module of it under 
 AGENT_MODULE = "hpc_elastic.agent.main"
 STAGE_MODULE = "hpc_elastic.agent.stage"
 CONCLUSION_MODULE = "hpc_elastic.agent.conclude"
+SURVIVORS_MODULE = "hpc_elastic.agent.survivors"
 KILL_WAIT_S = 30  # Slurm's default of KillWait; here it begins when the workers have had their grace
 
 
@@ -78,6 +79,7 @@ def template_values(plan: LaunchPlan) -> Mapping[str, Value]:
         values |= {
             "directives": sbatch_directives(plan),
             "step_options": step_options(plan),
+            "survivors": (launcher, SURVIVORS_MODULE, layout.root),
             "agent_output": os.path.relpath(layout.agent_output("%N"), layout.root),
         }
     return values

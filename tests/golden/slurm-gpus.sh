@@ -347,7 +347,8 @@ hpc_elastic_wait=hpc_elastic_wait_for
 
 # Then the end of the run, or of its part in this allocation, is seen in its directory. If the agent of this machine dies
 # before, Slurm is asked, which ends the step with its last agent if no node was lost; other steps of the job may be
-# somebody else's. Three answers without it count; that Slurm is silent, or not here, decides nothing.
+# somebody else's. Three answers without it count; that Slurm is silent, or not here, decides nothing. Where a node was
+# lost the machines of the agents are asked as well, once a minute: five times the same that nobody is there counts.
 hpc_elastic_has_step() { # within so many seconds; 1 if Slurm says no, 2 if it does not say
     local hpc_elastic_told
     if hpc_elastic_told=`timeout "$1" squeue --all --local --noheader --steps --jobs="$hpc_elastic_job" --format=%i 2>&1`; then
@@ -356,8 +357,22 @@ hpc_elastic_has_step() { # within so many seconds; 1 if Slurm says no, 2 if it d
         [[ $hpc_elastic_told == *"Invalid job id"* ]] && return 1 || return 2
     fi
 }
+hpc_elastic_find_nobody() (trap '' TERM TSTP HUP USR1 USR2; exec timeout 30 "$hpc_elastic_python" /opt/hpc_elastic/lib/python3.11/site-packages/hpc_elastic/launch.py hpc_elastic.agent.survivors /home/ada/hpc-elastic-runs/digits-20260102-030405-0f0f </dev/null)
+hpc_elastic_has_survivors() { # 1 if there are none
+    local hpc_elastic_told
+    [ $((hpc_elastic_round % 12)) -eq 11 ] || return 0
+    hpc_elastic_told=`hpc_elastic_find_nobody 2>/dev/null`
+    [ "$hpc_elastic_told" = "$hpc_elastic_nobody" ] || hpc_elastic_looks=0
+    hpc_elastic_nobody=$hpc_elastic_told
+    [ -n "$hpc_elastic_told" ] || return 0
+    hpc_elastic_looks=$((hpc_elastic_looks + 1))
+    [ "$hpc_elastic_looks" -ge 5 ] || return 0
+    echo "hpc_elastic: all agents have ended; not waiting for their step, which Slurm shows on because a node was lost"
+    return 1
+}
 hpc_elastic_wait_without_srun() {
     local hpc_elastic_without=0 hpc_elastic_unanswered=0 hpc_elastic_round=0 hpc_elastic_halves
+    local hpc_elastic_nobody='' hpc_elastic_looks=0
     until ls /home/ada/hpc-elastic-runs/digits-20260102-030405-0f0f >/dev/null 2>&1 && [ -s /home/ada/hpc-elastic-runs/digits-20260102-030405-0f0f/exit_code ]; do
         if hpc_elastic_agent_lives 2>/dev/null; then
             hpc_elastic_without=0
@@ -366,7 +381,7 @@ hpc_elastic_wait_without_srun() {
         else
             hpc_elastic_has_step 10
             case $? in
-                0) hpc_elastic_without=0 ;;
+                0) hpc_elastic_without=0; hpc_elastic_has_survivors || return ;;
                 1) hpc_elastic_without=$((hpc_elastic_without + 1)) ;;
                 *) hpc_elastic_unanswered=$((hpc_elastic_unanswered + 1)) ;;
             esac

@@ -57,6 +57,19 @@ def test_state_of_a_run_that_was_allocated(run: RunBuilder, state: JobState | No
     assert decide_state(facts(run), job(state) if state else None) is expected
 
 
+@pytest.mark.parametrize(
+    ("restarts", "expected"), [(0, RunState.RUNNING), (1, RunState.REQUEUED)], ids=["ends", "starts again"]
+)
+def test_a_run_whose_job_slurm_has_requeued_is_so_while_slurm_waits_for_a_lost_node(
+    run: RunBuilder, restarts: int, expected: RunState
+) -> None:
+    run.allocate()
+    status = replace(job(JobState.COMPLETING), restarts=restarts)
+    assert decide_state(facts(run), status) is expected
+    run.allocate(2)
+    assert decide_state(facts(run), status) is RunState.RUNNING
+
+
 @pytest.mark.parametrize("state", list(JobState))
 def test_result_outranks_the_scheduler(run: RunBuilder, state: JobState) -> None:
     run.allocate().open_attempt(1).end(RunState.FAILED, exit_code=1)

@@ -177,6 +177,13 @@ def test_a_node_that_was_lost_is_named_before_the_next_attempt_is_open(tmp_path:
     assert (explained(run.layout).lost_nodes, explained(run.layout).failure_class) == (("node2",), "node_lost")
 
 
+def test_a_node_that_was_lost_is_told_though_no_attempt_was_given_up_for_it_yet(tmp_path: Path) -> None:
+    run = start(tmp_path / "run")
+    assert explained(run.layout).cause == "nothing has failed: attempt 1 runs"
+    run.note("node1", "node.lost", "node2", attempt=1)
+    assert explained(run.layout).cause.startswith("1 node (node2) of attempt 1 was lost; the others wait")
+
+
 def test_failures_come_from_the_nodes_records_if_the_result_has_none(tmp_path: Path) -> None:
     run = start(tmp_path / "run")
     run.end_node(1, "node1", failure(run, 0, "peer_lost", "reset", at=60))

@@ -79,9 +79,27 @@ HISTORIES: dict[str, tuple[list[AttemptNodes], list[NodeNote], str, str]] = {
     "it is told as soon as it is cut off": ([claim(1, "abc")], [*ALL_JOIN, *lost(1, "a", "bc")], "de", "bc"),
     "a lost head is back": (
         [claim(1, "abc"), claim(2, "bcd")],
-        [*ALL_JOIN, *joined(1, "b", "bcd"), *joined(2, "b", "a")],
+        [*ALL_JOIN, *joined(1, "b", "bcde"), *joined(2, "b", "a")],
         "ae",
         "",
+    ),
+    "a spare is lost with its head": (
+        [claim(1, "abc"), claim(2, "bc")],
+        [*ALL_JOIN, *joined(1, "b", "bcd")],
+        "d",
+        "ae",
+    ),
+    "it comes later": (
+        [claim(1, "abc"), claim(2, "bc")],
+        [*ALL_JOIN, *joined(1, "b", "bcd"), *joined(2, "b", "e")],
+        "de",
+        "a",
+    ),
+    "it had come to another one that gathered in vain": (
+        [claim(1, "abc"), claim(2, "bc")],
+        [*ALL_JOIN, *joined(1, "c", "cde"), *joined(1, "b", "bcd")],
+        "d",
+        "ae",
     ),
     "two heads are lost": (
         [claim(1, "abc"), claim(2, "bcd"), claim(3, "cde")],
@@ -91,13 +109,13 @@ HISTORIES: dict[str, tuple[list[AttemptNodes], list[NodeNote], str, str]] = {
     ),
     "who is set aside is here, and is neither": (
         [claim(1, "abc"), claim(2, "bc")],
-        [*ALL_JOIN, aside("a", "a"), aside("a", "d")],
+        [*ALL_JOIN, aside("a", "a"), aside("a", "d"), *joined(1, "b", "abcde")],
         "e",
         "",
     ),
     "who is set aside can be lost": (
         [claim(1, "abc"), claim(2, "bc")],
-        [*ALL_JOIN, aside("a", "b"), *lost(2, "a", "b")],
+        [*ALL_JOIN, aside("a", "b"), *joined(1, "b", "bcde"), *lost(2, "a", "b")],
         "de",
         "ab",
     ),

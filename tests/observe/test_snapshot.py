@@ -78,6 +78,23 @@ def test_newest_allocation_says_which_job_is_asked_for(tmp_path: Path) -> None:
     assert scheduler.asked == [("43",)]
 
 
+@pytest.mark.parametrize(
+    ("state", "reason", "is_held"),
+    [
+        (JobState.PENDING, "JobHeldAdmin", True),
+        (JobState.PENDING, "launch failed requeued held", True),
+        (JobState.PENDING, "Resources", False),
+        (JobState.RUNNING, "JobHeldAdmin", False),
+    ],
+)
+def test_a_job_that_is_held_is_a_note_with_what_releases_it(
+    state: JobState, reason: str, is_held: bool, tmp_path: Path
+) -> None:
+    run = RunBuilder(tmp_path / "run").submit().allocate()
+    snapshot = take_snapshot(run.layout, TellingScheduler(state, reason))
+    assert (f"`scontrol release {run.job_id}`" in (snapshot.note or "")) == is_held
+
+
 def test_silent_scheduler_is_a_note_and_no_error(tmp_path: Path) -> None:
     run = RunBuilder(tmp_path / "run").submit().allocate()
     snapshot = take_snapshot(run.layout, SilentScheduler())

@@ -49,6 +49,14 @@ if sys.argv[1] == "hpc_elastic.agent.conclude":
     with open(f"{stubs}/concluded", "w") as file:
         file.write(sys.argv[3])
     sys.exit(int(os.environ.get("STUB_CONCLUDES", "0")))
+if sys.argv[1] == "hpc_elastic.agent.survivors":
+    with open(f"{stubs}/looked", "a+") as file:
+        print("looked", file=file)
+        file.seek(0)
+        looks = len(file.readlines())
+    if os.path.exists(f"{stubs}/survivors"):
+        print(open(f"{stubs}/survivors").read().replace("LOOKS", str(looks)))
+    sys.exit(0)
 node = os.environ.get("HPC_ELASTIC_LOCAL_NODE_ID", "0")
 def terminated(number, frame):
     with open(f"{stubs}/terminated{node}", "a") as file:

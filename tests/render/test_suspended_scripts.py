@@ -347,6 +347,32 @@ def test_the_step_of_a_lost_node_keeps_no_script_whose_job_is_to_start_again(
 
 
 @pytest.mark.long
+def test_a_step_without_agents_keeps_no_script_if_nobody_is_found_five_times_in_a_row(starter: Starter) -> None:
+    """Slurm shows the step of a lost node on, whoever has ended: here the agents of all others were killed."""
+    started = starter.start()
+    stubs = started.scene.stubs
+    (stubs / "steps").write_text("7.batch\n7.3\n")
+
+    def looks() -> int:
+        return (stubs / "looked").read_text().count("\n") if (stubs / "looked").exists() else 0
+
+    started.lose_agent()
+    wait_until(lambda: looks() >= 2, "it was looked for agents, and some were there")
+    (stubs / "survivors.new").write_text("LOOKS samples")
+    (stubs / "survivors.new").rename(stubs / "survivors")
+    seen = looks()
+    wait_until(lambda: looks() >= seen + 6, "nobody was found, but one has left traces since the last look")
+    assert started.process.poll() is None
+    (stubs / "survivors.new").write_text("2 samples")
+    (stubs / "survivors.new").rename(stubs / "survivors")
+    seen = looks()
+    output = started.finish()[1]
+    assert seen + 5 <= looks() <= seen + 6
+    assert "all agents have ended" in output
+    assert (stubs / "concluded").exists()
+
+
+@pytest.mark.long
 @pytest.mark.parametrize("other", ["7.2", "7.30", "7.interactive"])
 def test_other_steps_of_the_job_keep_no_script_whose_agents_have_all_ended(other: str, starter: Starter) -> None:
     """In an allocation of somebody's own they are somebody's own."""

@@ -13,6 +13,9 @@ they stay pending, and tell the agent that a signal of its own was sent to the p
 worker, the guard is a child of the agent in a session of its own. It never takes a TERM, which comes once; USR1 and
 USR2 may come again, so it forgets the one whose line (`forget`) is on standard input.
 
+An agent may be killed while its job is suspended. Slurm lets only those processes go on that it finds below the step's
+tasks, so the kernel is asked to do that for the guard when the agent ends.
+
 Nothing that could block or be postponed comes before the kill. The line for the log is written by a thread afterwards,
 because its reader may be the frozen agent. The processes below the agent are found without reading any other process
 of the node. Of the others, the older ones are known by then to be none of the run's. The memory that all this needs is
@@ -34,6 +37,7 @@ from hpc_elastic.agent.system.alarm import Alarm
 from hpc_elastic.agent.system.processes import Marks, WorkerSearch, find_below, find_workers, signal_all
 from hpc_elastic.clock import now
 from hpc_elastic.deadline import Deadline
+from hpc_elastic.death_signal import go_on_without_parent
 from hpc_elastic.processes import Process, find_process
 
 BYE = b"bye\n"
@@ -55,6 +59,8 @@ def main(arguments: Sequence[str]) -> int:
         signal.signal(number, signal.SIG_DFL)  # the kernel keeps no signal that an inherited SIG_IGN throws away
     for number in IGNORED:
         signal.signal(number, signal.SIG_IGN)
+    with contextlib.suppress(OSError):
+        go_on_without_parent()
     os.chdir("/")
     marks = Marks(run_dir=run_dir, node=node, agent=agent)
     if not Guard(marks, Deadline(int(descriptor))).watch():

@@ -108,6 +108,31 @@ def test_a_guard_that_is_paused_does_not_hold_an_agent_that_leaves(guarded: Guar
     assert not is_running(pid)
 
 
+AGENT = """
+import sys
+from hpc_elastic.agent.guard.link import GuardLink
+from hpc_elastic.deadline import Deadline
+link = GuardLink(sys.argv[1], run_dir=sys.argv[2], node="node1", deadline=Deadline.create())
+link.set_deadline(0.0)
+print(*link.pids(), flush=True)
+sys.stdin.read()
+"""
+
+
+def test_a_guard_that_is_stopped_ends_if_its_agent_is_killed(spawn: Spawn, tmp_path: Path) -> None:
+    """As in a job that is suspended: nobody else lets it go on where Slurm does not find it any more."""
+    command = [sys.executable, "-c", AGENT, PACKAGE, str(tmp_path)]
+    environment = {**os.environ, "PYTHONPATH": str(Path(PACKAGE).parent)}
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment) as agent:
+        assert agent.stdout is not None
+        guard = int(agent.stdout.readline())
+        assert spawn(environment=marks_of(tmp_path)).wait(20) == -signal.SIGKILL  # it is at work
+        os.kill(guard, signal.SIGSTOP)
+        wait_until(lambda: state_of(guard) == "T", "the guard is stopped")
+        agent.kill()
+    assert wait_until_gone(guard)
+
+
 def test_kills_the_workers_if_the_deadline_passes_and_guards_on(guarded: Guarded, spawn: Spawn, tmp_path: Path) -> None:
     first = spawn(environment=marks_of(tmp_path))
     guarded.link.set_deadline(now() + 0.05)
