@@ -50,6 +50,11 @@ class Choice:
     with_stdout: bool
     with_stderr: bool
 
+    @property
+    def last(self) -> int | None:
+        """How many lines at the end of each stream are enough; None if more may be needed."""
+        return None if self.grep is not None or self.is_deduped else self.tail
+
 
 def parse_choice(arguments: Namespace, *, now: float) -> Choice | None:
     """Return what is asked for; None if the command line asks for nothing that needs single lines.
@@ -150,7 +155,9 @@ def print_merged(layout: RunLayout, choice: Choice) -> int:
         word = "rank" if len(places) == 1 else "ranks"
         which = f"{word} {format_ranks(place.rank for place in places)}" if places else "no rank"
         print(f"{which} failed in attempt {attempt}", file=sys.stderr)
-    streams = open_streams(layout, places, with_stdout=choice.with_stdout, with_stderr=choice.with_stderr)
+    streams = open_streams(
+        layout, places, with_stdout=choice.with_stdout, with_stderr=choice.with_stderr, last=choice.last
+    )
     printer = LinePrinter(choice, has_prefix=len(places) > 1)
     with _without_collection():
         printer.print_batches(merge(streams))
@@ -214,13 +221,16 @@ class MergedFollower:
         places = choose_places(self._layout, self._choice, number, is_strict=is_first)
         running = {place.rank for place in places if place.attempt <= self._attempt}  # their role was not restarted
         kept = [stream for stream in self._streams if stream.is_of(running)]
-        self._streams = kept + self._opened(place for place in places if is_first or place.rank not in running)
+        new = (place for place in places if is_first or place.rank not in running)
+        self._streams = kept + self._opened(new, last=self._choice.last if is_first else None)
         self._printer.has_prefix = len(places) > 1 or self._printer.has_prefix
         self._attempt = number
 
-    def _opened(self, places: Iterable[RankPlace]) -> list[AnyStream]:
+    def _opened(self, places: Iterable[RankPlace], *, last: int | None) -> list[AnyStream]:
         choice = self._choice
-        return open_streams(self._layout, places, with_stdout=choice.with_stdout, with_stderr=choice.with_stderr)
+        return open_streams(
+            self._layout, places, with_stdout=choice.with_stdout, with_stderr=choice.with_stderr, last=last
+        )
 
     def _copy(self, *, is_last: bool) -> None:
         self._printer.print_batches(merge(self._streams, is_last=is_last))
