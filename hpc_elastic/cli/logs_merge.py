@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from datetime import datetime, timezone
 
+from hpc_elastic.cli.log_files import check_permission
 from hpc_elastic.errors import UsageError
 from hpc_elastic.observe.dedupe import Deduper, Group
 from hpc_elastic.observe.facts import list_attempts
@@ -162,6 +163,7 @@ def print_merged(layout: RunLayout, choice: Choice) -> int:
     with _without_collection():
         printer.print_batches(merge(streams))
         printer.finish()
+    check_permission(streams)
     return 0
 
 
@@ -235,6 +237,7 @@ class MergedFollower:
     def _copy(self, *, is_last: bool) -> None:
         self._printer.print_batches(merge(self._streams, is_last=is_last))
         self._printer.flush(time.time_ns())
+        check_permission(self._streams)
 
 
 class LinePrinter:

@@ -42,6 +42,7 @@ class GrowingFile:
 
     def __init__(self, path: str) -> None:
         self.path = path
+        self.forbidden = ""  # the path, if the last look found that this user may not read the file
         self._identity: tuple[int, int] | None = None
         self._offset = 0
         self._last = b""
@@ -53,7 +54,9 @@ class GrowingFile:
         current, earlier = _open_both(self.path)
         try:
             if current is None and earlier is None:
+                self.forbidden = self.path if _is_forbidden(self.path) else ""
                 return
+            self.forbidden = ""
             if self._identity is None:
                 yield from self._read_from_start(earlier, current, chunk_bytes, has_gap=False)
             elif current is not None and self._is_in(current):
@@ -142,6 +145,15 @@ def _open_both(path: str) -> tuple[int | None, int | None]:
         os.close(earlier)
         time.sleep(OPEN_AGAIN_S)  # the moment of a cut, in which there is no log
     return _open(path), None
+
+
+def _is_forbidden(path: str) -> bool:
+    """Return whether a file that could not be opened is kept from this user; one that is missing is not."""
+    try:
+        os.close(os.open(path, os.O_RDONLY | os.O_CLOEXEC))
+    except OSError as error:
+        return isinstance(error, PermissionError)
+    return False
 
 
 def _offset_of_last(descriptor: int, size: int, lines: int) -> int:

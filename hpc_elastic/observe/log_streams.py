@@ -109,6 +109,11 @@ class LogStream:
         del self._partial[:end]
         return piece
 
+    @property
+    def forbidden(self) -> str:
+        """The file, if this user may not read it; else empty."""
+        return self._file.forbidden
+
     def is_of(self, ranks: Collection[int]) -> bool:
         """Return whether this is the log of one of these ranks."""
         return self.source.rank in ranks
@@ -160,6 +165,11 @@ class NodeLogStream:
         if is_last and self._open:
             left, self._open = self._open, {}
             yield from self._take({index: [bytes(line)] for index, line in left.items()})
+
+    @property
+    def forbidden(self) -> str:
+        """The file, if this user may not read it; else empty."""
+        return self._file.forbidden
 
     def is_of(self, ranks: Collection[int]) -> bool:
         """Return whether one of these ranks writes to this log; those of a node start together."""
