@@ -72,6 +72,17 @@ _REASONS = (
 )
 
 
+_FOR_EVER = re.compile(f"{_HELD}|JobHeldAdmin|DependencyNeverSatisfied|InvalidAccount|InvalidQOS|BadConstraints")
+
+
+def endless_wait(snapshot: Snapshot) -> str:
+    """Return a line about a job that does not start unless a person does something; empty if it may start."""
+    if not _FOR_EVER.search(_reason(snapshot)):
+        return ""
+    parts = (f"job {snapshot.job_id} does not start by itself: {why_waiting(snapshot)}", *commands_of_wait(snapshot))
+    return "; ".join(parts)
+
+
 def why_waiting(snapshot: Snapshot) -> str:
     """Return why the run's job waits in the queue, with Slurm's own word; empty if it does not, or does not say."""
     reason = _reason(snapshot)

@@ -18,6 +18,7 @@ from hpc_elastic.observe.display import PlainDisplay
 from hpc_elastic.observe.snapshot import take_snapshot
 from hpc_elastic.rundir.index import IndexEntry, append_entry, index_path
 from hpc_elastic.rundir.records import RunState
+from hpc_elastic.scheduler.registry import make_scheduler
 from tests.cli.conftest import FakeSlurm
 from tests.integration.environments import find_python
 from tests.observe.builders import TIME, RunBuilder
@@ -103,6 +104,28 @@ def test_a_job_that_was_requeued_and_is_held_is_explained_with_the_command_that_
     assert found["cause"].endswith("; the job is held (job requeued in held state)")
     assert found["next"][0] == "scontrol release 42"
     assert found["advice"][-1] == "release the job: as long as it is held it does not start"
+
+
+@pytest.mark.parametrize(
+    ("reason", "line"),
+    [
+        (
+            "JobHeldUser",
+            "hpc-elastic: job 42 does not start by itself: the job is held (JobHeldUser); scontrol release 42\n",
+        ),
+        ("Priority", ""),
+    ],
+)
+def test_who_waits_for_a_job_is_told_once_that_it_does_not_start_by_itself(
+    reason: str, line: str, fake_slurm: FakeSlurm, tmp_path: Path, capsys: Capture
+) -> None:
+    run = KINDS["pending"](tmp_path / "run")
+    fake_slurm.say("PENDING", reason=reason)
+    snapshot = take_snapshot(run.layout, make_scheduler("slurm"))
+    attend(run.layout, [snapshot, snapshot], is_followed=False, output=sys.stdout)
+    err = capsys.readouterr().err
+    assert err.startswith(line)
+    assert err.count("does not start by itself") == bool(line)
 
 
 def test_json_is_one_object(tmp_path: Path, capsys: Capture) -> None:
