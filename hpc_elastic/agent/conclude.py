@@ -41,7 +41,7 @@ from hpc_elastic.membership.succession import Records
 from hpc_elastic.plan.launch_plan import LaunchPlan, parse_plan
 from hpc_elastic.printable import printable_line
 from hpc_elastic.rundir.allocation_ends import describe_reason
-from hpc_elastic.rundir.complaint import read_complaint
+from hpc_elastic.rundir.complaint import last_lines, read_complaint
 from hpc_elastic.rundir.layout import RunLayout
 from hpc_elastic.rundir.records import (
     AllocationClaim,
@@ -56,10 +56,11 @@ from hpc_elastic.rundir.store import file_system_errors, never_make
 from hpc_elastic.scheduler.allocation import Allocation
 from hpc_elastic.scheduler.protocol import JobOutlook, NodeQuestions
 from hpc_elastic.scheduler.questions import JobQuestions
-from hpc_elastic.scheduler.registry import derive_start
+from hpc_elastic.scheduler.registry import derive_start, find_cancelled_step
 
 WRITTEN_BY = "script"
-_ENDS_AT_TERM = (ExitCode.STOPPED, 128 + signal.SIGTERM, 128 + signal.SIGKILL)
+_KILLED = 128 + signal.SIGKILL
+_ENDS_AT_TERM = (ExitCode.STOPPED, 128 + signal.SIGTERM, _KILLED)
 TRIES_FOR_S = 3.0  # the job should not outlive its agents by much
 
 
@@ -69,7 +70,8 @@ class Evidence:
 
     `status`: the highest exit status of the processes that the script launched. `complaint`: the error because of
     which an agent gave up. `nodes`: the latest records of the last world's nodes. `latest`: the claim of that world.
-    `is_out_of_time`: a local run has reached its time limit.
+    `is_out_of_time`: a local run has reached its time limit. `cancelled_step`: the step of the agents, if the scheduler
+    wrote that it was cancelled.
     """
 
     records: Records
@@ -79,6 +81,7 @@ class Evidence:
     complaint: str = ""
     is_stop_requested: bool = False
     is_out_of_time: bool = False
+    cancelled_step: str = ""
     max_restarts: int = 0
 
 
@@ -311,9 +314,12 @@ def judge(evidence: Evidence) -> Outcome:
         first = min(fatal, key=lambda failure: failure.timestamp)
         what = f"rank {first.rank} on {first.node} failed: {first.message}"
         code, reason, cause = ExitCode.WORKERS_FAILED, "restarts_used_up", f"{what}; {ended.removeprefix('and ')}"
+    elif evidence.cancelled_step:
+        what = f"step {evidence.cancelled_step} of the job, in which the agents ran, was cancelled"
+        code, reason, cause = ExitCode.STOPPED, "terminated", f"{what}, {ended}"
     if not reason:
         return _without_result(evidence, failures)
-    state = RunState.CANCELLED if evidence.is_stop_requested else RunState.FAILED
+    state = RunState.CANCELLED if code is ExitCode.STOPPED else RunState.FAILED
     return Outcome(state=state, exit_code=code, reason=reason, cause=cause, failures=failures)
 
 
@@ -370,10 +376,16 @@ def _gather(layout: RunLayout, plan: LaunchPlan, journal: Journal, records: Reco
         latest=journal.latest_attempt(),
         nodes=_node_results(layout, journal, records),
         complaint=next(filter(None, complaints), ""),
+        cancelled_step=_find_cancelled_step(layout, first) if status == _KILLED else "",
         is_stop_requested=_is_end_wanted(journal),
         is_out_of_time=is_local(first.job_id) and _is_out_of_time(first, plan.time_s),
         max_restarts=plan.restart.max_restarts,
     )
+
+
+def _find_cancelled_step(layout: RunLayout, first: AllocationClaim) -> str:
+    """Return the agents' step if the scheduler wrote that it was cancelled: to the output of its first node."""
+    return find_cancelled_step(os.environ, last_lines(layout.agent_output(first.nodes[0]))) if first.nodes else ""
 
 
 def _is_end_wanted(journal: Journal) -> bool:

@@ -8,11 +8,11 @@ import subprocess
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from hpc_elastic.api.known_runs import DEFAULT_ROOT
 from hpc_elastic.errors import JobError, RunDirectoryError
 from hpc_elastic.plan.launch_plan import LaunchPlan, SnapshotPlan
 from hpc_elastic.printable import printable_line
 from hpc_elastic.rundir import store
+from hpc_elastic.rundir.layout import DEFAULT_ROOT
 
 _SUBMODULE = "160000"  # the mode of a submodule in git's index
 _NAMED = 3

@@ -15,9 +15,8 @@ from hpc_elastic.errors import RunDirectoryError
 from hpc_elastic.job_ids import split_task_id
 from hpc_elastic.rundir import store
 from hpc_elastic.rundir.index import IndexEntry, index_path, indexed_directories, read_entries
-from hpc_elastic.rundir.layout import ArrayLayout, RunLayout
+from hpc_elastic.rundir.layout import DEFAULT_ROOT, ArrayLayout, RunLayout
 
-DEFAULT_ROOT = "hpc-elastic-runs"  # below the working directory, where the site names no other place
 MOST_READ = 500  # run directories, for a job id that the index does not have
 
 

@@ -14,7 +14,6 @@ from functools import partial
 
 import hpc_elastic
 from hpc_elastic.api.identity import as_text
-from hpc_elastic.api.known_runs import DEFAULT_ROOT
 from hpc_elastic.errors import JobError, UnknownSiteError, UnknownTemplateError, UsageError
 from hpc_elastic.job.document import find_place
 from hpc_elastic.job.parse import parse_job
@@ -26,6 +25,7 @@ from hpc_elastic.render.template import Templates
 from hpc_elastic.resolve.launch_plan import SubmissionContext, resolve_plan
 from hpc_elastic.resolve.unapplied import find_unapplied
 from hpc_elastic.rundir.create import run_identity
+from hpc_elastic.rundir.layout import DEFAULT_ROOT
 from hpc_elastic.rundir.records import utc_text
 from hpc_elastic.scheduler.environment import options_of_shell
 from hpc_elastic.site.config import SiteConfig

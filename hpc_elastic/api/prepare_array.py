@@ -9,7 +9,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from hpc_elastic.api.known_runs import DEFAULT_ROOT
 from hpc_elastic.api.prepare import JobSource, PreparedRun, find_site_of, new_identity, plan_run, read_job
 from hpc_elastic.errors import JobError, UsageError
 from hpc_elastic.job.parameters import Parameter, combine
@@ -17,7 +16,7 @@ from hpc_elastic.job.parse import names_in_job
 from hpc_elastic.job.spec import JobSpec
 from hpc_elastic.job_ids import array_task_id
 from hpc_elastic.render.template import Templates
-from hpc_elastic.rundir.layout import ArrayLayout
+from hpc_elastic.rundir.layout import DEFAULT_ROOT, ArrayLayout
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,9 +5,12 @@ from __future__ import annotations
 import os
 import sys
 from argparse import Namespace
+from collections.abc import Iterable
+from typing import Protocol
 
-from hpc_elastic.errors import UsageError
+from hpc_elastic.errors import FileSystemError, UsageError
 from hpc_elastic.observe.facts import attempt_of_rank, list_attempts
+from hpc_elastic.observe.narrate import count
 from hpc_elastic.observe.rank_output import has_output, ranks_with_output
 from hpc_elastic.observe.tail import RankTail, Tail
 from hpc_elastic.rundir import store
@@ -15,6 +18,14 @@ from hpc_elastic.rundir.layout import RunLayout
 from hpc_elastic.rundir.record_file import ALLOCATION, SUBMISSION, read_record
 
 _CHUNK_BYTES = 1 << 20
+
+
+class Reader(Protocol):
+    """What reads a log."""
+
+    @property
+    def forbidden(self) -> str:
+        """The file, if this user may not read it; else empty."""
 
 
 def choose_tails(layout: RunLayout, arguments: Namespace) -> list[Tail]:
@@ -124,6 +135,25 @@ def copy_file(path: str, target: int) -> None:
 
 
 def copy_tail(tail: Tail, target: int) -> None:
-    """Copy what is new, byte by byte."""
+    """Copy what is new, byte by byte.
+
+    Raises:
+        FileSystemError: this user may not read the file.
+    """
     while chunk := tail.read():
         store.write_all(target, chunk)
+    check_permission([tail])
+
+
+def check_permission(readers: Iterable[Reader]) -> None:
+    """Check that this user may read all that was read; an empty output would look like one of ranks that are silent.
+
+    Raises:
+        FileSystemError: some files are not for this user.
+    """
+    forbidden = list(dict.fromkeys(filter(None, (reader.forbidden for reader in readers))))
+    if forbidden:
+        more = f" and {count(len(forbidden) - 1, 'more log')}" if len(forbidden) > 1 else ""
+        raise FileSystemError(
+            f"cannot read {forbidden[0]}{more}: Permission denied", tip="it belongs to another user: ask its owner"
+        )

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from datetime import datetime, timezone
 
+from hpc_elastic.cli.log_files import check_permission
 from hpc_elastic.errors import UsageError
 from hpc_elastic.observe.dedupe import Deduper, Group
 from hpc_elastic.observe.facts import list_attempts
@@ -49,6 +50,11 @@ class Choice:
     is_deduped: bool
     with_stdout: bool
     with_stderr: bool
+
+    @property
+    def last(self) -> int | None:
+        """How many lines at the end of each stream are enough; None if more may be needed."""
+        return None if self.grep is not None or self.is_deduped else self.tail
 
 
 def parse_choice(arguments: Namespace, *, now: float) -> Choice | None:
@@ -150,11 +156,14 @@ def print_merged(layout: RunLayout, choice: Choice) -> int:
         word = "rank" if len(places) == 1 else "ranks"
         which = f"{word} {format_ranks(place.rank for place in places)}" if places else "no rank"
         print(f"{which} failed in attempt {attempt}", file=sys.stderr)
-    streams = open_streams(layout, places, with_stdout=choice.with_stdout, with_stderr=choice.with_stderr)
+    streams = open_streams(
+        layout, places, with_stdout=choice.with_stdout, with_stderr=choice.with_stderr, last=choice.last
+    )
     printer = LinePrinter(choice, has_prefix=len(places) > 1)
     with _without_collection():
         printer.print_batches(merge(streams))
         printer.finish()
+    check_permission(streams)
     return 0
 
 
@@ -214,17 +223,21 @@ class MergedFollower:
         places = choose_places(self._layout, self._choice, number, is_strict=is_first)
         running = {place.rank for place in places if place.attempt <= self._attempt}  # their role was not restarted
         kept = [stream for stream in self._streams if stream.is_of(running)]
-        self._streams = kept + self._opened(place for place in places if is_first or place.rank not in running)
+        new = (place for place in places if is_first or place.rank not in running)
+        self._streams = kept + self._opened(new, last=self._choice.last if is_first else None)
         self._printer.has_prefix = len(places) > 1 or self._printer.has_prefix
         self._attempt = number
 
-    def _opened(self, places: Iterable[RankPlace]) -> list[AnyStream]:
+    def _opened(self, places: Iterable[RankPlace], *, last: int | None) -> list[AnyStream]:
         choice = self._choice
-        return open_streams(self._layout, places, with_stdout=choice.with_stdout, with_stderr=choice.with_stderr)
+        return open_streams(
+            self._layout, places, with_stdout=choice.with_stdout, with_stderr=choice.with_stderr, last=last
+        )
 
     def _copy(self, *, is_last: bool) -> None:
         self._printer.print_batches(merge(self._streams, is_last=is_last))
         self._printer.flush(time.time_ns())
+        check_permission(self._streams)
 
 
 class LinePrinter:

@@ -23,11 +23,18 @@ def make_parser() -> VerbParser:
     """Make the parser of the verb's arguments."""
     parser = VerbParser(
         "sites",
-        usage="list | show [NAME] | which [NAME] | check FILE ...",
+        usage="[list] | show [NAME] | which [NAME] | check FILE ...",
         description="Look at site files: list all, print one, say which is used here and why,\nor check files.",
         examples=_EXAMPLES,
     )
-    parser.add_argument("action", metavar="ACTION", choices=_ACTIONS, help="list, show, which or check")
+    parser.add_argument(
+        "action",
+        metavar="ACTION",
+        nargs="?",
+        choices=_ACTIONS,
+        default="list",
+        help="list (also without an action), show, which or check",
+    )
     parser.add_argument("names", metavar="NAME", nargs="*", help="the name of a site, or the path of a site file")
     return parser
 
@@ -76,7 +83,7 @@ def _path_of(name: str | None) -> str:
 
 def _list() -> int:
     from hpc_elastic.site.parse import parse_site
-    from hpc_elastic.site.search import read_site_file, site_files
+    from hpc_elastic.site.search import read_site_file, site_files, unusable_site_files
 
     rows = [("NAME", "SCHEDULER", "LAST CHECKED", "FILE")]
     for path in sorted(site_files(os.getcwd(), os.environ), key=lambda path: os.path.basename(path)):
@@ -87,6 +94,8 @@ def _list() -> int:
             rows.append((name, "-", "-", f"{path} (has mistakes; `hpc-elastic sites check` says which)"))
         else:
             rows.append((site.name, site.scheduler, site.last_checked, path))
+    for path, why in unusable_site_files(os.getcwd(), os.environ):
+        rows.append((os.path.splitext(os.path.basename(path))[0], "-", "-", f"{path} ({why})"))
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)][:-1]
     for *cells, path in rows:
         start = "  ".join(cell.ljust(width) for cell, width in zip(cells, widths, strict=True))

@@ -30,6 +30,7 @@ from hpc_elastic.observe.explain_facts import (
     seconds_of,
     text_of,
 )
+from hpc_elastic.observe.explain_waiting import advice_of_wait, commands_of_wait, why_waiting
 from hpc_elastic.observe.narrate import NO_LIMIT, describe_nodes, has_no_logs, unix_time
 from hpc_elastic.observe.snapshot import Snapshot
 from hpc_elastic.rank_set import RankSetError, format_ranks, parse_ranks
@@ -146,7 +147,7 @@ def explain(facts: ExplainFacts, now: float, *, run: str | None = None) -> Expla
         reason=snapshot.reason,
         attempt=facts.attempt,
         attempts=snapshot.attempts,
-        cause=cause,
+        cause=_with_wait(facts, cause),
         is_guess=is_guess,
         failure_class=failure_class,
         meaning=meaning_of(facts, failure_class),
@@ -175,7 +176,7 @@ def explain(facts: ExplainFacts, now: float, *, run: str | None = None) -> Expla
         collectives=facts.collectives,
         excerpts=facts.excerpts,
         files=facts.files,
-        advice=tuple(advice_of(facts, failure_class)),
+        advice=(*advice_of(facts, failure_class), *advice_of_wait(snapshot)),
         next=tuple(_next(facts, root_cause, quote(run or snapshot.job_id or snapshot.run_dir))),
         notes=tuple(_notes(facts, is_guess=is_guess)),
         is_between=snapshot.between is not None,
@@ -204,6 +205,13 @@ def _cause(facts: ExplainFacts, root_cause: Mapping[str, Any] | None) -> str:
     return _clip(written or "no cause was recorded")
 
 
+def _with_wait(facts: ExplainFacts, cause: str) -> str:
+    """Add to the cause of a run's latest attempt why its job waits in the queue now."""
+    snapshot = facts.snapshot
+    waits = why_waiting(snapshot) if facts.attempt is not None and facts.attempt == snapshot.attempts else ""
+    return f"{cause}; {waits}" if waits else cause
+
+
 def _written(facts: ExplainFacts) -> str:
     """Return the line in which the next claim, the result or an event says why the attempt ended; empty if none."""
     later = attempt_after(facts.snapshot, facts.attempt)
@@ -223,7 +231,7 @@ def _cause_without_attempt(snapshot: Snapshot) -> str:
         return f"nothing has failed: attempt {snapshot.attempts} runs"
     if snapshot.allocations:
         return "no attempt was opened yet: the agents wait for nodes, or prepare them"
-    return f"the run has not started{f': it waits for {snapshot.job_reason}' if snapshot.job_reason else ''}"
+    return ": ".join(filter(None, ("the run has not started", why_waiting(snapshot))))
 
 
 def _survived(snapshot: Snapshot) -> str:
@@ -311,6 +319,7 @@ def _stacks(facts: ExplainFacts) -> Iterable[str]:
 
 def _next(facts: ExplainFacts, root_cause: Mapping[str, Any] | None, run: str) -> Iterable[str]:
     snapshot, culprit = facts.snapshot, facts.culprit
+    yield from commands_of_wait(snapshot)
     if not snapshot.is_over:
         yield f"hpc-elastic logs {run} --follow"
     if facts.stacks and facts.attempt == snapshot.attempts:

@@ -96,6 +96,8 @@ _BY_START = (
     ),
     (r"neither a binary", "begin a script with a #! line; a binary has to be built for the nodes' processors"),
 )
+# The cause where the job, or the agents' step in it, was cancelled.
+_BY_A_PERSON = re.compile(rf"{JOB_CANCELLED}|step \S+ of the job, in which the agents ran, was cancelled")
 _WORDS = frozenset(member.value for member in FailureClass)
 _HANGS = ("stalled", "silent", "collective_timeout")
 
@@ -121,7 +123,7 @@ def advice_of(facts: ExplainFacts, failure_class: str | None) -> Iterable[str]:
         yield about
     if is_for_want_of_space:
         yield "free some space, or choose another place with --run-dir, and submit the job again"
-    elif (facts.snapshot.cause or "").startswith(JOB_CANCELLED):
+    elif _BY_A_PERSON.match(facts.snapshot.cause or ""):
         return  # by a person, and nothing has to be found out
     elif is_end and (advice := _BY_REASON.get(facts.snapshot.reason or "", "")):
         yield advice

@@ -18,6 +18,7 @@ from typing import NamedTuple
 from hpc_elastic.rundir.layout import RunLayout
 
 LAST_BYTES = 64
+BACKWARD_BYTES = 64 * 1024
 OPEN_TRIES = 50
 OPEN_AGAIN_S = 0.002
 
@@ -41,6 +42,7 @@ class GrowingFile:
 
     def __init__(self, path: str) -> None:
         self.path = path
+        self.forbidden = ""  # the path, if the last look found that this user may not read the file
         self._identity: tuple[int, int] | None = None
         self._offset = 0
         self._last = b""
@@ -52,7 +54,9 @@ class GrowingFile:
         current, earlier = _open_both(self.path)
         try:
             if current is None and earlier is None:
+                self.forbidden = self.path if _is_forbidden(self.path) else ""
                 return
+            self.forbidden = ""
             if self._identity is None:
                 yield from self._read_from_start(earlier, current, chunk_bytes, has_gap=False)
             elif current is not None and self._is_in(current):
@@ -69,6 +73,24 @@ class GrowingFile:
             for descriptor in (current, earlier):
                 if descriptor is not None:
                     os.close(descriptor)
+
+    def begin_at_last(self, lines: int) -> None:
+        """Begin the first read with the last lines, a few more perhaps; with all there is if the log has fewer.
+
+        The log is read from its end back to there, so that one of gigabytes costs no more than a short one.
+        """
+        if (descriptor := _open(self.path)) is None:
+            return
+        try:
+            status = os.fstat(descriptor)
+            if offset := _offset_of_last(descriptor, status.st_size, lines):
+                kept = min(LAST_BYTES, offset)
+                self._last = os.pread(descriptor, kept, offset - kept)
+                self._identity, self._offset = _identity(status), offset
+        except OSError:
+            return
+        finally:
+            os.close(descriptor)
 
     def _is_unchanged(self) -> bool:
         with contextlib.suppress(OSError):
@@ -123,6 +145,31 @@ def _open_both(path: str) -> tuple[int | None, int | None]:
         os.close(earlier)
         time.sleep(OPEN_AGAIN_S)  # the moment of a cut, in which there is no log
     return _open(path), None
+
+
+def _is_forbidden(path: str) -> bool:
+    """Return whether a file that could not be opened is kept from this user; one that is missing is not."""
+    try:
+        os.close(os.open(path, os.O_RDONLY | os.O_CLOEXEC))
+    except OSError as error:
+        return isinstance(error, PermissionError)
+    return False
+
+
+def _offset_of_last(descriptor: int, size: int, lines: int) -> int:
+    """Return where the last lines begin, one more if the last has no newline yet; 0 if there are fewer."""
+    missing, end = lines + 1, size
+    while end > 0:
+        begin = max(0, end - BACKWARD_BYTES)
+        content = os.pread(descriptor, end - begin, begin)
+        found = content.count(b"\n")
+        if found >= missing:
+            at = len(content)
+            for _ in range(missing):
+                at = content.rindex(b"\n", 0, at)
+            return begin + at + 1
+        missing, end = missing - found, begin
+    return 0
 
 
 def _open(path: str) -> int | None:

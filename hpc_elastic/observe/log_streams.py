@@ -25,6 +25,7 @@ from hpc_elastic.rundir.store import read_lines
 
 MOST_IN_MEMORY = 256 * 1024 * 1024
 MOST_SORTED = 64 * 1024 * 1024
+LONGEST_LINE = 64 * 1024 * 1024  # of a file that a rank writes by itself; a longer one comes in pieces
 LARGEST_CHUNK, SMALLEST_CHUNK = 1024 * 1024, 16 * 1024
 
 _ORDER = itemgetter(0, 1)  # of batches: the time and the source's index; those of one source stay as they come
@@ -58,11 +59,16 @@ class LogStream:
         path: the file, which may not exist yet.
         marks: the times at which it had which size.
         cut_ns: when its earlier part was cut off, for the lines in that; None if it was not or that is not known.
+        last: only so many last lines are needed; None: all.
     """
 
-    def __init__(self, source: LogSource, path: str, marks: Marks = (), *, cut_ns: int | None = None) -> None:
+    def __init__(
+        self, source: LogSource, path: str, marks: Marks = (), *, cut_ns: int | None = None, last: int | None = None
+    ) -> None:
         self.source = source
         self._file = GrowingFile(path)
+        if last is not None:
+            self._file.begin_at_last(last)
         self._sizes = [size for size, _ in marks]
         self._times = [time_ns for _, time_ns in marks]
         self._cut_ns = cut_ns
@@ -79,9 +85,12 @@ class LogStream:
             self._end, self._written_ns = chunk.offset + len(chunk.content), chunk.written_ns
             lines = chunk.content.split(b"\n")
             self._partial += lines[0]
-            if len(lines) == 1:
+            if len(lines) > 1:
+                lines[0], self._partial = bytes(self._partial), bytearray(lines.pop())
+            elif len(self._partial) > LONGEST_LINE:
+                lines[0] = self._take_piece()
+            else:
                 continue
-            lines[0], self._partial = bytes(self._partial), bytearray(lines.pop())
             if chunk.is_earlier:
                 first_ns = self._times[0] if self._times else chunk.written_ns
                 time_ns = min(first_ns, chunk.written_ns if self._cut_ns is None else self._cut_ns)
@@ -92,6 +101,18 @@ class LogStream:
         if is_last and self._partial:
             last, self._partial = bytes(self._partial), bytearray()
             yield from self._timed([last], self._end - len(last) - 1, self._written_ns)
+
+    def _take_piece(self) -> bytes:
+        """Take what there is of a line without an end; of a progress bar all but what it shows now."""
+        end = self._partial.rfind(b"\r", 0, len(self._partial) - 1) + 1 or len(self._partial)
+        piece = bytes(self._partial[:end])
+        del self._partial[:end]
+        return piece
+
+    @property
+    def forbidden(self) -> str:
+        """The file, if this user may not read it; else empty."""
+        return self._file.forbidden
 
     def is_of(self, ranks: Collection[int]) -> bool:
         """Return whether this is the log of one of these ranks."""
@@ -144,6 +165,11 @@ class NodeLogStream:
         if is_last and self._open:
             left, self._open = self._open, {}
             yield from self._take({index: [bytes(line)] for index, line in left.items()})
+
+    @property
+    def forbidden(self) -> str:
+        """The file, if this user may not read it; else empty."""
+        return self._file.forbidden
 
     def is_of(self, ranks: Collection[int]) -> bool:
         """Return whether one of these ranks writes to this log; those of a node start together."""
@@ -220,9 +246,17 @@ def _merge(readers: Sequence[Iterator[Batch]]) -> Iterator[Batch]:
 
 
 def open_streams(
-    layout: RunLayout, places: Iterable[RankPlace], *, with_stdout: bool = True, with_stderr: bool = True
+    layout: RunLayout,
+    places: Iterable[RankPlace],
+    *,
+    with_stdout: bool = True,
+    with_stderr: bool = True,
+    last: int | None = None,
 ) -> list[AnyStream]:
-    """Return the streams of these ranks; files that do not exist (yet) are among them."""
+    """Return the streams of these ranks; files that do not exist (yet) are among them.
+
+    With `last` all but so many last lines of each may be left out; a node's log has them all.
+    """
     wanted = [is_stderr for is_stderr, is_wanted in ((False, with_stdout), (True, with_stderr)) if is_wanted]
     if has_node_logs(layout):
         return list(_open_node_logs(layout, places, wanted))
@@ -236,7 +270,7 @@ def open_streams(
             source = LogSource(index=len(streams), rank=place.rank, node=place.node, is_stderr=is_stderr)
             path = (layout.stderr if is_stderr else layout.stdout)(place.attempt, place.rank)
             of_file = marks[key].get(f"{place.rank}.{'stderr' if is_stderr else 'stdout'}", _FileMarks([], None))
-            streams.append(LogStream(source, path, of_file.marks, cut_ns=of_file.cut_ns))
+            streams.append(LogStream(source, path, of_file.marks, cut_ns=of_file.cut_ns, last=last))
     return streams
 
 

@@ -23,6 +23,10 @@ class OutputReader(Protocol):
     def chunks(self) -> Iterator[bytes]:
         """Yield what was added since the last call."""
 
+    @property
+    def forbidden(self) -> str:
+        """The file, if the last call found that this user may not read it; else empty."""
+
 
 def open_output(layout: RunLayout, attempt: int, rank: int, *, is_stderr: bool) -> OutputReader:
     """Return a reader of a rank's stream, which may not exist yet."""
@@ -59,7 +63,16 @@ def has_output(layout: RunLayout, attempt: int, rank: int) -> bool:
     if has_node_logs(layout):
         node = node_of_rank(layout, attempt, rank)
         return node is not None and os.path.exists(layout.node_log(attempt, node))
-    return any(map(os.path.exists, (layout.stdout(attempt, rank), layout.stderr(attempt, rank))))
+    return any(map(_may_exist, (layout.stdout(attempt, rank), layout.stderr(attempt, rank))))
+
+
+def _may_exist(path: str) -> bool:
+    """Return whether a file exists, as far as this user may know."""
+    try:
+        os.stat(path)
+    except OSError as error:
+        return isinstance(error, PermissionError)
+    return True
 
 
 def has_node_logs(layout: RunLayout) -> bool:
@@ -90,6 +103,11 @@ class _FileOutput:
         """Implement `OutputReader`."""
         return (chunk.content for chunk in self._file.chunks(CHUNK_BYTES))
 
+    @property
+    def forbidden(self) -> str:
+        """Implement `OutputReader`."""
+        return self._file.forbidden
+
 
 class _NodeLogOutput:
     """The stream of a rank whose node has a log for all of its ranks."""
@@ -114,3 +132,8 @@ class _NodeLogOutput:
             *lines, self._partial = (partial + chunk.content).split(b"\n")
             if content := b"".join(rank_bytes(lines, self._rank, is_stderr=self._is_stderr)):
                 yield content
+
+    @property
+    def forbidden(self) -> str:
+        """Implement `OutputReader`."""
+        return self._file.forbidden if self._file is not None else ""

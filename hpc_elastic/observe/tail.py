@@ -23,6 +23,11 @@ class Tail:
         self._chunks: Iterator[bytes] | None = None
         self._partial = bytearray()
 
+    @property
+    def forbidden(self) -> str:
+        """The file, if the last read found that this user may not read it; else empty."""
+        return self._source.forbidden
+
     def read(self) -> bytes:
         """Return the next new bytes, a MiB or so; empty when there are none."""
         if self._chunks is None:
@@ -61,6 +66,10 @@ class _File:
 
     def chunks(self) -> Iterator[bytes]:
         return (chunk.content for chunk in self._file.chunks(CHUNK_BYTES))
+
+    @property
+    def forbidden(self) -> str:
+        return self._file.forbidden
 
 
 class RankTail:

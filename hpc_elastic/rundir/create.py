@@ -6,14 +6,16 @@ import contextlib
 import os
 import re
 import shutil
+import stat
 from datetime import datetime
 
-from hpc_elastic.errors import RunDirectoryError
+from hpc_elastic.errors import FileSystemError, RunDirectoryError
 from hpc_elastic.plan.launch_plan import LaunchPlan, dump_plan
 from hpc_elastic.rundir import store
-from hpc_elastic.rundir.layout import RunLayout
+from hpc_elastic.rundir.layout import DEFAULT_ROOT, RunLayout
 
 _SECRET_BYTES = 32
+_SHARED = stat.S_ISGID | stat.S_IWGRP
 _TIP = "choose another --run-dir, or leave it out: every run gets a directory of its own then"
 
 
@@ -80,6 +82,7 @@ def create_run_directory(
     made_above = _missing_directories(layout.root)
     created = CreatedRunDirectory(layout, made_above)
     try:
+        _make_runs_folder(layout.root)
         with store.file_system_errors(layout.root):
             store.make_directory(layout.root)
             _occupy(layout)
@@ -96,6 +99,31 @@ def create_run_directory(
         created.remove()
         raise
     return created
+
+
+def _make_runs_folder(root: str) -> None:
+    """Make the folder of all runs for a whole group, if it is missing in a directory that a group shares.
+
+    Such a directory is writable for its group and has the setgid bit. The umask still counts. The sticky bit keeps the
+    others from renaming a run's directory, which is its owner's alone.
+
+    Raises:
+        RunDirectoryError: the folder is there and another user's, who keeps it from us.
+    """
+    folder = os.path.dirname(root)
+    if os.path.basename(folder) != DEFAULT_ROOT:
+        folder = os.path.dirname(folder)  # of an array's task
+    if os.path.basename(folder) != DEFAULT_ROOT:
+        return
+    above = os.path.dirname(folder)
+    with contextlib.suppress(OSError):
+        if os.stat(above).st_mode & _SHARED == _SHARED:
+            os.mkdir(folder, store.DIRECTORY_MODE | stat.S_IRWXG | stat.S_ISVTX)
+    if os.path.isdir(folder) and not os.access(folder, os.W_OK | os.X_OK):
+        raise FileSystemError(
+            f"cannot write {folder}: Permission denied",
+            tip="choose another place with --run-dir; or its owner lets the group in: `chmod g+rwx,+t` of that folder",
+        )
 
 
 def _occupy(layout: RunLayout) -> None:

@@ -6,6 +6,8 @@ import os
 
 from hpc_elastic.job_ids import is_local
 
+DEFAULT_ROOT = "hpc-elastic-runs"  # of runs: below the working directory, where the site names no other place
+
 
 class RunLayout:
     """The paths of one run, as absolute strings; the class makes and reads no file."""

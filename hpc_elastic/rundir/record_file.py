@@ -67,7 +67,12 @@ ARRAY = Shape(
 )
 ALLOCATION = Shape({"job_id": str}, {"restart_count": int, "nodes": list, "node": str, "time": str})
 ATTEMPT = Shape({}, {"allocation": int, "head": str, "members": list, "roles": list, "spend": dict, "time": str})
+_VERSION_TIP = "look at the run with the version of hpc_elastic that wrote it; `hpc-elastic --version` says this one's"
 _NAMES = {str: "text", int: "a number", bool: "true or false", dict: "an object", list: "a list"}
+
+
+class _VersionError(ValueError):
+    """A record of a version that this one does not read."""
 
 
 def read_record(path: str, shape: Shape, *, tip: str | None = None) -> Mapping[str, Any] | None:
@@ -94,6 +99,8 @@ def read_record(path: str, shape: Shape, *, tip: str | None = None) -> Mapping[s
             if time.monotonic() >= deadline:
                 raise RunDirectoryError(f"{path} cannot be read: {problem}", tip=tip) from None
             time.sleep(_PAUSE_S)
+        except _VersionError as error:
+            raise RunDirectoryError(f"{path} cannot be read: {error}", tip=_VERSION_TIP) from None
         except ValueError as error:
             raise RunDirectoryError(f"{path} cannot be read: {error}", tip=tip) from None
 
@@ -145,7 +152,7 @@ def _parse(content: bytes, shape: Shape) -> Mapping[str, Any]:
         raise ValueError(f"expected an object, found {_describe(record)}")
     version = record.get("format_version", FORMAT_VERSION)
     if version != FORMAT_VERSION:
-        raise ValueError(f"it has format_version {version!r}, this hpc_elastic reads {FORMAT_VERSION}")
+        raise _VersionError(f"it has format_version {version!r}, this hpc_elastic reads {FORMAT_VERSION}")
     for name, kind in (*shape.needed.items(), *shape.others.items()):
         value = record.get(name)
         if value is None and name in shape.needed:

@@ -181,6 +181,9 @@ class StepModule(Protocol):
             AllocationError: there is no step, or it has not exactly one agent a node.
         """
 
+    def find_cancelled_step(self, lines: Sequence[str]) -> str:
+        """Return the step that a person cancelled alone, by the last lines of an agent's output; empty if none was."""
+
 
 class FromNodeModule(Protocol):
     """The module `from_node` of a scheduler's folder; each question raises SchedulerError if the answer is unknown."""

@@ -3,13 +3,13 @@
 A folder has three modules, each with the functions of a protocol in `scheduler.protocol`:
 
     scheduler.py   SchedulerModule: submit a script, query its job, cancel it; for the login side
-    step.py        StepModule: reads the environment of its jobs; pure
+    step.py        StepModule: reads what its jobs are told, by variables and in their output; pure
     from_node.py   FromNodeModule: questions and requests of a node of a job
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 from typing import TYPE_CHECKING, cast
 
@@ -70,6 +70,16 @@ def derive_allocation(environ: Mapping[str, str]) -> Allocation:
         AllocationError: there is no step, or it has not exactly one agent a node.
     """
     return _step(environ).derive_allocation(environ)
+
+
+def find_cancelled_step(environ: Mapping[str, str], lines: Sequence[str]) -> str:
+    """Return the step of this job that a person cancelled alone; empty if none was.
+
+    Args:
+        environ: the environment of the job's script.
+        lines: the last lines of an agent's output, to which the scheduler writes, too.
+    """
+    return _step(environ).find_cancelled_step(lines)
 
 
 def _step(environ: Mapping[str, str]) -> StepModule:

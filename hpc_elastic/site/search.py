@@ -79,6 +79,16 @@ def site_files(job_dir: str, environ: Mapping[str, str]) -> list[str]:
     return list(found.values())
 
 
+def unusable_site_files(job_dir: str, environ: Mapping[str, str]) -> list[tuple[str, str]]:
+    """Return what has the name of a site file and is none, such as a broken link: the path, and what it is."""
+    found = []
+    for folder in search_folders(job_dir, environ):
+        for path in sorted(os.path.join(folder, file) for file in _listed(folder)):
+            if path.endswith(_SUFFIXES) and not os.path.isfile(path):
+                found.append((path, _why_no_file(path)))
+    return found
+
+
 def find_machine(
     *, host: str = "", cluster: str = "", job_dir: str, environ: Mapping[str, str], warn: Callable[[str], None]
 ) -> str | None:
@@ -91,6 +101,8 @@ def find_machine(
         environ: the variables of the shell.
         warn: is called with a line about each file that cannot be read, which may have been the right one.
     """
+    for path, why in unusable_site_files(job_dir, environ):
+        warn(f"passed over {path}: it {why}")
     for path in site_files(job_dir, environ):
         try:
             clusters, patterns = _found_by(path)
@@ -130,6 +142,8 @@ def _find(name: str, job_dir: str, environ: Mapping[str, str]) -> str:
         for path in _candidates(folder, name):
             if os.path.isfile(path):
                 return path
+            if os.path.lexists(path):
+                raise SiteError([f"site: {path} {_why_no_file(path)}"], tip="mend it, or move it away")
     known = known_sites(job_dir, environ)
     close = difflib.get_close_matches(name, known, n=1)
     guess = f"; did you mean {close[0]}?" if close else ""
@@ -139,19 +153,33 @@ def _find(name: str, job_dir: str, environ: Mapping[str, str]) -> str:
     )
 
 
+def _why_no_file(path: str) -> str:
+    """Return what stands in the place of a site file, a phrase."""
+    if not os.path.lexists(path):
+        return "cannot be looked at: its folder gives no permission"
+    if os.path.isdir(path):
+        return "is a directory, expected a file"
+    if os.path.islink(path):
+        return f"is a symbolic link to {os.readlink(path)}, which is not there or cannot be read"
+    return "is no regular file"
+
+
 def _candidates(folder: str, name: str) -> list[str]:
     return [os.path.join(folder, name + suffix) for suffix in _SUFFIXES]
 
 
 def _names_in(folder: str) -> Iterator[str]:
-    try:
-        files = os.listdir(folder)
-    except OSError:
-        return
-    for file in files:
+    for file in _listed(folder):
         stem, suffix = os.path.splitext(file)
         if suffix in _SUFFIXES and os.path.isfile(os.path.join(folder, file)):
             yield stem
+
+
+def _listed(folder: str) -> list[str]:
+    try:
+        return os.listdir(folder)
+    except OSError:
+        return []
 
 
 def read_site_file(path: str) -> str:

@@ -116,6 +116,22 @@ def test_nothing_is_known_of_agents_that_were_killed_but_that_they_were(start: S
     assert Path(start.layout.exit_code).read_text() == "7\n"
 
 
+def test_a_step_that_somebody_cancelled_alone_ends_the_run_as_cancelled(start: Start) -> None:
+    start.claim()
+    output = Path(start.layout.agent_output("node0"))
+    output.parent.mkdir(parents=True)
+    output.write_text(
+        "2026-11-27 10:14:59 hpc-elastic node0: attempt 1: 2 ranks on 1 node (first start)\n"
+        "slurmstepd-node0: error: *** STEP 42.0 ON node0 CANCELLED AT 2026-11-27T10:15:01 ***\n"
+    )
+    result = start.conclude()
+    assert (result["state"], result["exit_code"], result["reason"]) == ("CANCELLED", 10, "terminated")
+    assert result["cause"] == (
+        "step 42.0 of the job, in which the agents ran, was cancelled, and the agents ended before one could write a "
+        "result"
+    )
+
+
 def test_agents_that_were_killed_before_the_first_attempt_leave_a_result_too(start: Start) -> None:
     start.claim(attempt=None)
     result = start.conclude()

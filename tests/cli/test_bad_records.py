@@ -58,6 +58,12 @@ def run(tmp_path: Path, fake_slurm: FakeSlurm) -> RunBuilder:
     return run
 
 
+def test_who_meets_a_record_of_a_later_version_is_told_to_use_that_version(run: RunBuilder, capsys: Capture) -> None:
+    Path(run.layout.result).write_text('{"format_version": 2, "state": "X"}')
+    assert main(["status", run.layout.root]) == 5
+    assert "tip: look at the run with the version of hpc_elastic that wrote it" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("record", ["result", *longer(*sorted({*RECORDS} - {"result"}))])
 @pytest.mark.parametrize("damage", ["truncated", *longer(*sorted({*DAMAGE} - {"truncated"}))])
 @pytest.mark.parametrize("verb", ["status", *longer("cancel")])

@@ -18,10 +18,11 @@ from hpc_elastic.observe.display import PlainDisplay
 from hpc_elastic.observe.snapshot import take_snapshot
 from hpc_elastic.rundir.index import IndexEntry, append_entry, index_path
 from hpc_elastic.rundir.records import RunState
+from hpc_elastic.scheduler.registry import make_scheduler
 from tests.cli.conftest import FakeSlurm
 from tests.integration.environments import find_python
 from tests.observe.builders import TIME, RunBuilder
-from tests.observe.failed_runs import KINDS, LINE, exception, hostile
+from tests.observe.failed_runs import KINDS, LINE, exception, hostile, start
 from tests.tiers import longer
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -63,6 +64,68 @@ def test_job_that_is_gone_is_asked_for_as_status_does(fake_slurm: FakeSlurm, tmp
     assert main(["explain", run.layout.root]) == 0
     assert "the run has not started: it waits for Resources" in capsys.readouterr().out
     assert fake_slurm.calls("squeue")
+
+
+@pytest.mark.parametrize(
+    ("reason", "cause", "command"),
+    [
+        ("JobHeldUser", "the job is held (JobHeldUser)", "scontrol release 42"),
+        ("JobHeldAdmin", "an administrator holds the job (JobHeldAdmin)", "scontrol show job 42"),
+        ("DependencyNeverSatisfied", "what it depends on will never be (DependencyNeverSatisfied)", "scontrol show"),
+        ("PartitionDown", "its partition starts no jobs now (PartitionDown)", "sinfo --summarize"),
+        ("QOSMaxJobsPerUserLimit", "its account or QOS is at a limit (QOSMaxJobsPerUserLimit)", "squeue --me"),
+        (
+            "ReqNodeNotAvail, UnavailableNodes:node2",
+            "nodes that it needs are down, drained or reserved (",
+            "sinfo --list",
+        ),
+        ("SomethingNew", "it waits for SomethingNew", "hpc-elastic cancel 42"),
+    ],
+)
+def test_a_job_that_waits_is_explained_by_the_schedulers_reason(
+    reason: str, cause: str, command: str, fake_slurm: FakeSlurm, tmp_path: Path, capsys: Capture
+) -> None:
+    run = known(KINDS["pending"](tmp_path / "run"))
+    fake_slurm.say("PENDING", reason=reason)
+    assert main(["explain", "--json", run.layout.root]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["cause"].startswith(f"the run has not started: {cause}")
+    assert any(line.startswith(command) for line in found["next"])
+
+
+def test_a_job_that_was_requeued_and_is_held_is_explained_with_the_command_that_releases_it(
+    fake_slurm: FakeSlurm, tmp_path: Path, capsys: Capture
+) -> None:
+    run = known(start(tmp_path / "run").end_allocation(1, "requeued"))
+    fake_slurm.say("PENDING", reason="job requeued in held state")
+    assert main(["explain", "--json", run.layout.root]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["state"] == "REQUEUED"
+    assert found["cause"].endswith("; the job is held (job requeued in held state)")
+    assert found["next"][0] == "scontrol release 42"
+    assert found["advice"][-1] == "release the job: as long as it is held it does not start"
+
+
+@pytest.mark.parametrize(
+    ("reason", "line"),
+    [
+        (
+            "JobHeldUser",
+            "hpc-elastic: job 42 does not start by itself: the job is held (JobHeldUser); scontrol release 42\n",
+        ),
+        ("Priority", ""),
+    ],
+)
+def test_who_waits_for_a_job_is_told_once_that_it_does_not_start_by_itself(
+    reason: str, line: str, fake_slurm: FakeSlurm, tmp_path: Path, capsys: Capture
+) -> None:
+    run = KINDS["pending"](tmp_path / "run")
+    fake_slurm.say("PENDING", reason=reason)
+    snapshot = take_snapshot(run.layout, make_scheduler("slurm"))
+    attend(run.layout, [snapshot, snapshot], is_followed=False, output=sys.stdout)
+    err = capsys.readouterr().err
+    assert err.startswith(line)
+    assert err.count("does not start by itself") == bool(line)
 
 
 def test_json_is_one_object(tmp_path: Path, capsys: Capture) -> None:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import shutil
 import subprocess
 import sys
+import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -96,6 +100,45 @@ def test_bytes_pass_unchanged(run: RunBuilder, capfdbinary: pytest.CaptureFixtur
     Path(run.layout.stdout(2, 0)).write_bytes(content)
     assert logs(run) == 0
     assert capfdbinary.readouterr().out == content
+
+
+@contextlib.contextmanager
+def another_user() -> Iterator[None]:
+    """Give up root's right to read everything for a moment; other users have no such right."""
+    is_root = os.geteuid() == 0
+    if is_root:
+        os.seteuid(65534)
+    try:
+        yield
+    finally:
+        if is_root:
+            os.seteuid(0)
+
+
+@pytest.fixture
+def open_folder() -> Iterator[Path]:
+    """A folder that every user may enter, which pytest's own ones are not."""
+    folder = Path(tempfile.mkdtemp())
+    folder.chmod(0o755)
+    yield folder
+    shutil.rmtree(folder)
+
+
+@pytest.mark.parametrize("arguments", [[], ["--rank", "all"], ["--tail", "1"], ["--follow"], ["--follow", "--dedupe"]])
+@pytest.mark.parametrize("closed", ["stdout.log", "."], ids=["file", "directory"])
+def test_a_log_that_this_user_may_not_read_is_an_error_and_no_empty_output(
+    open_folder: Path, closed: str, arguments: list[str], capfd: pytest.CaptureFixture[str]
+) -> None:
+    run = RunBuilder(open_folder / "run").submit().allocate().open_attempt(1).write_rank(1, 0, "first\n").end()
+    for path in [Path(run.layout.root), *Path(run.layout.root).rglob("*")]:
+        path.chmod(0o755)
+    Path(run.layout.rank(1, 0), closed).chmod(0)
+    with another_user():
+        assert logs(run, *arguments) == 5
+    error = capfd.readouterr().err
+    assert f"cannot read {run.layout.stdout(1, 0)}" in error
+    assert "Permission denied" in error
+    Path(run.layout.rank(1, 0), closed).chmod(0o755)
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -50,6 +51,44 @@ def test_list_names_every_site_once_with_its_file(workplace: Path, capsys: Captu
     shipped = {name.removesuffix(".yaml") for name in os.listdir(shipped_directory("site-configs"))} - {"README.md"}
     assert shipped <= set(rows)
     assert len(lines) == len(rows)
+
+
+def test_sites_alone_lists(workplace: Path, capsys: Capture) -> None:
+    write_site(workplace)
+    assert main(["sites", "list"]) == 0
+    listed = capsys.readouterr().out
+    assert main(["sites"]) == 0
+    assert capsys.readouterr().out == listed
+    assert "mine" in listed
+
+
+@pytest.mark.parametrize(
+    ("make", "what"),
+    [
+        (lambda path: path.symlink_to("gone.yaml"), "is a symbolic link to gone.yaml, which is not there or cannot be"),
+        (lambda path: path.mkdir(), "is a directory, expected a file"),
+    ],
+    ids=["broken link", "directory"],
+)
+def test_what_has_the_name_of_a_site_file_and_is_none_is_named(
+    make: Callable[[Path], None],
+    what: str,
+    workplace: Path,
+    fake_slurm: FakeSlurm,
+    capsys: Capture,
+) -> None:
+    path = write_site(workplace)
+    path.unlink()
+    make(path)
+    assert main(["sites", "show", "mine"]) == 3
+    assert f"site: {path} {what}" in capsys.readouterr().err
+    assert main(["sites"]) == 0
+    assert f"{path} ({what}" in capsys.readouterr().out
+    fake_slurm._program("scontrol", "echo 'ClusterName             = big'")
+    assert main(["sites", "which"]) == 0
+    captured = capsys.readouterr()
+    assert os.path.basename(captured.out.strip()) == "generic-slurm.yaml"
+    assert f"passed over {path}: it {what}" in captured.err
 
 
 def test_which_and_show_say_the_file_of_a_name(workplace: Path, capsys: Capture) -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import random
 import time
+import tracemalloc
 from pathlib import Path
 
 import pytest
@@ -65,6 +67,64 @@ def test_a_line_of_many_chunks_is_put_together_once(tmp_path: Path) -> None:
     found = timed(list(LogStream(source(), str(path)).batches(is_last=True, chunk_bytes=4096)))
     assert time.process_time() - begun < 5
     assert [line for _, line in found] == [b"x" * 40_000_000, b"next"]
+
+
+def test_a_line_without_an_end_comes_in_pieces_so_that_memory_does_not_grow_with_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(log_streams, "LONGEST_LINE", 1 << 20)
+    path = tmp_path / "log"
+    path.write_bytes(b"begin\n")
+    os.truncate(path, 200 << 20)  # zeros, as after a crash of a node
+    with open(path, "ab") as file:
+        file.write(b"\nend\n")
+    tracemalloc.start()
+    lengths = [len(line) for batch in LogStream(source(), str(path)).batches(is_last=True) for line in batch.lines]
+    _, most = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert most < 20 << 20
+    assert (lengths[0], lengths[-1], sum(lengths)) == (5, 3, (200 << 20) - 1 + 3)
+    assert max(lengths) <= 2 * log_streams.LONGEST_LINE
+
+
+def test_a_long_progress_bar_is_cut_between_two_of_its_states(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(log_streams, "LONGEST_LINE", 1 << 20)
+    path, state = tmp_path / "log", b" 7% of it\r"
+    path.write_bytes(state * 300_000 + b"done\n")
+    *pieces, last = [line for _, line in timed(list(LogStream(source(), str(path)).batches(is_last=True)))]
+    assert len(pieces) >= 1
+    assert all(piece.startswith(b" 7%") and piece.endswith(b"\r") for piece in pieces)
+    assert last.endswith(b"it\rdone")
+    assert b"".join([*pieces, last]) == state * 300_000 + b"done"
+
+
+@pytest.mark.parametrize(
+    "content", [b"one\ntwo\nthree\n", b"one\ntwo\nthr", b"", b"\n\n\n", b"a" * 200_000 + b"\nb\nc\n"]
+)
+@pytest.mark.parametrize("last", [0, 1, 2, 10])
+def test_what_is_read_for_the_last_lines_ends_with_them_and_has_the_same_times(
+    content: bytes, last: int, tmp_path: Path
+) -> None:
+    path = tmp_path / "log"
+    path.write_bytes(content)
+    marks = [(4, 10), (8, 20)]
+    whole = timed(list(LogStream(source(), str(path), marks).batches(is_last=True)))
+    found = timed(list(LogStream(source(), str(path), marks, last=last).batches(is_last=True)))
+    assert found == whole[len(whole) - len(found) :]
+    assert min(last, len(whole)) <= len(found) <= max(last + 1, 0)
+
+
+def test_the_last_lines_of_a_large_log_are_read_without_the_rest_and_then_as_it_grows(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    path.touch()
+    os.truncate(path, 1 << 40)
+    with open(path, "ab") as file:
+        file.write(b"\none\ntwo\n")
+    stream = LogStream(source(), str(path), last=1)
+    assert [line for _, line in timed(list(stream.batches(is_last=False)))][-1:] == [b"two"]
+    with open(path, "ab") as file:
+        file.write(b"three\n")
+    assert [line for _, line in timed(list(stream.batches(is_last=False)))] == [b"three"]
 
 
 def test_the_part_before_a_cut_comes_first_with_the_time_of_the_cut(tmp_path: Path) -> None:

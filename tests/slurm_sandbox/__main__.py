@@ -20,8 +20,10 @@ from __future__ import annotations
 import os
 import shlex
 import sys
+from collections.abc import Sequence
 
 from tests.slurm_sandbox import versions
+from tests.slurm_sandbox.configuration import Layout
 from tests.slurm_sandbox.processes import SandboxError
 from tests.slurm_sandbox.sandbox import Sandbox
 
@@ -74,12 +76,18 @@ def find(slot: int | None) -> Sandbox:
         SandboxError: there is none.
     """
     running = Sandbox.running()
-    here = os.environ.get("SLURM_CONF")
-    meant = [sandbox for sandbox in running if sandbox.layout.slot == slot or sandbox.layout.slurm_conf == here]
-    chosen = meant or (running if slot is None else [])
+    meant = choose([sandbox.layout for sandbox in running], slot, os.environ.get("SLURM_CONF"))
+    chosen = [sandbox for sandbox in running if sandbox.layout == meant]
     if not chosen:
         raise SandboxError("no such sandbox is running; `up` starts one, `list` lists them")
     return chosen[0]
+
+
+def choose(running: Sequence[Layout], slot: int | None, slurm_conf: str | None) -> Layout | None:
+    """The sandbox of a slot; without one that of the shell's SLURM_CONF, else the first; None if there is none."""
+    if slot is not None:
+        return next((layout for layout in running if layout.slot == slot), None)
+    return next((layout for layout in running if layout.slurm_conf == slurm_conf), running[0] if running else None)
 
 
 if __name__ == "__main__":

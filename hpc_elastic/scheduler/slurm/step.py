@@ -1,11 +1,12 @@
-"""Reads the variables that Slurm sets in the environment of a job's script, its steps and their tasks; pure.
+"""Reads what Slurm tells a job's script, its steps and their tasks, by variables and in their output; pure.
 
 Source: the environment variables of sbatch(1) and srun(1); captured on Slurm 22.05, 24.11 and 26.05.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from hpc_elastic.errors import AllocationError
@@ -18,6 +19,9 @@ PREFIX = "SLURM_"
 # rank. Variables that describe the job as a whole are kept.
 _KEPT_PREFIXES = ("SLURM_JOB", "SLURM_ARRAY", "SLURM_SUBMIT", "SLURM_CLUSTER", "SLURM_GPUS", "SLURM_MEM")
 _KEPT = frozenset({"SLURM_CONF", "SLURM_RESTART_COUNT", "SLURM_TMPDIR", "SLURM_CPUS_PER_TASK", "SLURMD_NODENAME"})
+# What slurmstepd writes to the standard error of a step that `scancel JOB.STEP` ends (22.05, 24.11 and 26.05). Another
+# cause stands after DUE TO (TIME LIMIT, PREEMPTION, NODE FAILURE ...); the signal of 26.05 is none.
+_CANCELLED = re.compile(r".*\berror: \*\*\* STEP (\S+) ON \S+ CANCELLED AT \S+(?: DUE to SIGNAL \w+)? \*\*\*")
 _TASK_PREFIXES = ("SLURM", "SRUN", "PMI_", "PMIX_", "PMI2_")
 
 
@@ -168,3 +172,20 @@ def rank_variables(world: Mapping[str, str]) -> dict[str, str]:
         "SLURM_NODEID": world["GROUP_RANK"],
         "SLURM_NNODES": world["GROUP_WORLD_SIZE"],
     }
+
+
+def find_cancelled_step(lines: Sequence[str]) -> str:
+    """Return the step that was cancelled by itself, as `12.0`, by the last lines of its output; empty if none was.
+
+    Nothing that ran in the step has written a line since. A step that went over its memory is cancelled, too, and
+    then a line before says so.
+    """
+    last = next((number for number in range(len(lines), 0, -1) if not _is_slurms(lines[number - 1])), 0)
+    told = lines[last:]
+    if any("memory" in line for line in told):
+        return ""
+    return next((match[1] for line in told if (match := _CANCELLED.fullmatch(line))), "")
+
+
+def _is_slurms(line: str) -> bool:
+    return line.startswith(("slurmstepd", "srun", "[")) and ": " in line
