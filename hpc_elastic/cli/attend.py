@@ -7,7 +7,6 @@ from collections.abc import Iterable
 from typing import TextIO
 
 from hpc_elastic.observe.display import open_display
-from hpc_elastic.observe.explain_waiting import endless_wait
 from hpc_elastic.observe.follow import follow
 from hpc_elastic.observe.narrate import narrate_end
 from hpc_elastic.observe.snapshot import Snapshot
@@ -37,10 +36,9 @@ def _wait(snapshots: Iterable[Snapshot]) -> Snapshot:
     """Return the last snapshot; print once, for a user who waits for days, what is missing or keeps the job waiting."""
     said: set[str] = set()
     for snapshot in snapshots:
-        for line in filter(None, (snapshot.note, endless_wait(snapshot))):
-            if line not in said:
-                said.add(line)
-                print(f"hpc-elastic: {printable(line)}", file=sys.stderr)
+        if snapshot.note and snapshot.note not in said:
+            said.add(snapshot.note)
+            print(f"hpc-elastic: {printable(snapshot.note)}", file=sys.stderr)
     return snapshot
 
 

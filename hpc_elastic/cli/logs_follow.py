@@ -10,10 +10,11 @@ from hpc_elastic.api.schedulers import query_again
 from hpc_elastic.cli.log_files import choose_tails, copy_tail
 from hpc_elastic.cli.logs_merge import Choice, MergedFollower
 from hpc_elastic.observe.facts import attempt_of_rank
-from hpc_elastic.observe.narrate import WAITING, narrate_state
+from hpc_elastic.observe.narrate import narrate_state
 from hpc_elastic.observe.queue_wait import QueueWait
 from hpc_elastic.observe.snapshot import Snapshot, take_snapshot
 from hpc_elastic.observe.tail import RankTail
+from hpc_elastic.observe.waiting import WAITING
 from hpc_elastic.observe.watch import RunWatch, watch
 from hpc_elastic.printable import printable_line
 from hpc_elastic.rundir.layout import RunLayout

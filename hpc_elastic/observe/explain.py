@@ -30,7 +30,6 @@ from hpc_elastic.observe.explain_facts import (
     seconds_of,
     text_of,
 )
-from hpc_elastic.observe.explain_waiting import advice_of_wait, commands_of_wait, why_waiting
 from hpc_elastic.observe.narrate import NO_LIMIT, describe_nodes, has_no_logs, unix_time
 from hpc_elastic.observe.snapshot import Snapshot
 from hpc_elastic.rank_set import RankSetError, format_ranks, parse_ranks
@@ -176,7 +175,7 @@ def explain(facts: ExplainFacts, now: float, *, run: str | None = None) -> Expla
         collectives=facts.collectives,
         excerpts=facts.excerpts,
         files=facts.files,
-        advice=(*advice_of(facts, failure_class), *advice_of_wait(snapshot)),
+        advice=(*advice_of(facts, failure_class), *snapshot.wait.advice()),
         next=tuple(_next(facts, root_cause, quote(run or snapshot.job_id or snapshot.run_dir))),
         notes=tuple(_notes(facts, is_guess=is_guess)),
         is_between=snapshot.between is not None,
@@ -208,7 +207,7 @@ def _cause(facts: ExplainFacts, root_cause: Mapping[str, Any] | None) -> str:
 def _with_wait(facts: ExplainFacts, cause: str) -> str:
     """Add to the cause of a run's latest attempt why its job waits in the queue now."""
     snapshot = facts.snapshot
-    waits = why_waiting(snapshot) if facts.attempt is not None and facts.attempt == snapshot.attempts else ""
+    waits = snapshot.wait.why if facts.attempt is not None and facts.attempt == snapshot.attempts else ""
     return f"{cause}; {waits}" if waits else cause
 
 
@@ -231,7 +230,7 @@ def _cause_without_attempt(snapshot: Snapshot) -> str:
         return f"nothing has failed: attempt {snapshot.attempts} runs"
     if snapshot.allocations:
         return "no attempt was opened yet: the agents wait for nodes, or prepare them"
-    return ": ".join(filter(None, ("the run has not started", why_waiting(snapshot))))
+    return ": ".join(filter(None, ("the run has not started", snapshot.wait.why)))
 
 
 def _survived(snapshot: Snapshot) -> str:
@@ -319,7 +318,7 @@ def _stacks(facts: ExplainFacts) -> Iterable[str]:
 
 def _next(facts: ExplainFacts, root_cause: Mapping[str, Any] | None, run: str) -> Iterable[str]:
     snapshot, culprit = facts.snapshot, facts.culprit
-    yield from commands_of_wait(snapshot)
+    yield from snapshot.wait.commands()
     if not snapshot.is_over:
         yield f"hpc-elastic logs {run} --follow"
     if facts.stacks and facts.attempt == snapshot.attempts:
@@ -357,7 +356,7 @@ def _notes(facts: ExplainFacts, *, is_guess: bool) -> Iterable[str]:
         )
     elif is_guess:
         yield "a guess: no root cause was recorded, and this is the only failure that is known"
-    if facts.snapshot.note:
+    if facts.snapshot.note and facts.snapshot.note != facts.snapshot.wait.end:  # the cause says that
         yield facts.snapshot.note
     yield from (note for note in facts.notes if note not in (facts.snapshot.note or ""))
     if facts.snapshot.changed_line:

@@ -8,11 +8,11 @@ from shlex import quote
 
 from hpc_elastic.observe.facts import AttemptFacts
 from hpc_elastic.observe.snapshot import Snapshot
+from hpc_elastic.observe.waiting import WAITING
 from hpc_elastic.rundir.states import RunState
 from hpc_elastic.useful_time.division import TimeUse
 from hpc_elastic.useful_time.reading import UsefulTime
 
-WAITING = ("PENDING", "REQUEUED")  # the states in which the job is in the queue
 _STOPPED = ("SUSPENDED", "STOPPED")  # Slurm's words for a job that keeps its nodes and does nothing
 _NODES_SHOWN = 6
 NO_LIMIT = 1_000_000_000  # a plan's value for no limit: another program, such as torchrun, counts instead

@@ -7,8 +7,8 @@ from collections.abc import Callable
 from datetime import datetime
 
 from hpc_elastic.errors import HpcElasticError
-from hpc_elastic.observe.narrate import WAITING
 from hpc_elastic.observe.snapshot import Snapshot
+from hpc_elastic.observe.waiting import WAITING
 from hpc_elastic.scheduler.registry import from_node
 
 ASKS_EVERY_S = 30.0  # Slurm's backfill scheduler makes its estimates that often by default (bf_interval)

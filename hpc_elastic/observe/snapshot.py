@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from hpc_elastic.observe.diagnosis import decide_state
 from hpc_elastic.observe.facts import AttemptFacts, FactReader, Facts, root_cause_of
+from hpc_elastic.observe.waiting import WAITING, Wait
 from hpc_elastic.rundir.layout import RunLayout
 from hpc_elastic.rundir.states import RunState
 
@@ -77,6 +78,12 @@ class Snapshot:
         """Which scripts are others in the latest allocation than in the one before; empty if none are."""
         names = ", ".join(self.changed_scripts)
         return f"{names}: not the same in allocation {self.allocations} as in the one before" if names else ""
+
+    @property
+    def wait(self) -> Wait:
+        """What Slurm says of a job that waits in the queue."""
+        is_waiting = self.state.value in WAITING and self.scheduler == "slurm"
+        return Wait(self.job_id or "", (self.job_reason or "") if is_waiting else "")
 
     @property
     def is_over(self) -> bool:
@@ -163,7 +170,7 @@ def make_snapshot(facts: Facts, job: JobStatus | None, note: str | None = None) 
     result: Mapping[str, Any] = facts.result or {}
     latest = facts.attempts[-1] if facts.attempts else None
     plan, submission, state = facts.plan, facts.submission, decide_state(facts, job)
-    return Snapshot(
+    snapshot = Snapshot(
         run=str(plan.get("run") or submission.get("run") or ""),
         name=str(plan.get("name") or submission.get("name") or ""),
         run_dir=facts.run_dir,
@@ -198,12 +205,7 @@ def make_snapshot(facts: Facts, job: JobStatus | None, note: str | None = None) 
         note="; ".join(
             filter(
                 None,
-                (
-                    note or _ended_note(facts, job) or _held_note(job),
-                    _stop_note(facts, state),
-                    _full_note(facts),
-                    *facts.unreadable[:1],
-                ),
+                (note or _ended_note(facts, job), _stop_note(facts, state), _full_note(facts), *facts.unreadable[:1]),
             )
         )
         or None,
@@ -213,6 +215,7 @@ def make_snapshot(facts: Facts, job: JobStatus | None, note: str | None = None) 
         changed_scripts=tuple(map(str, facts.allocation.get("changed_scripts") or ())),
         notice=facts.notice if state is RunState.RUNNING and not facts.has_ended else None,
     )
+    return replace(snapshot, note="; ".join(filter(None, (snapshot.wait.end, snapshot.note))) or None)
 
 
 def snapshot_to_json(snapshot: Snapshot) -> dict[str, Any]:
@@ -237,13 +240,6 @@ def _stop_note(facts: Facts, state: RunState) -> str | None:
     if not facts.is_stop_requested or state not in (RunState.PENDING, RunState.REQUEUED):
         return None
     return "a stop is asked for: the run ends as soon as its job starts"
-
-
-def _held_note(job: JobStatus | None) -> str | None:
-    """Return what starts a job that Slurm holds: one that was requeued while it was suspended, say (JobHeldAdmin)."""
-    if job is None or job.state.value != "PENDING" or "held" not in (job.reason or "").lower():
-        return None
-    return f"the job is held, and starts after `scontrol release {job.job_id}`; an administrator may have to do that"
 
 
 def _full_note(facts: Facts) -> str | None:

@@ -70,7 +70,11 @@ def test_job_that_is_gone_is_asked_for_as_status_does(fake_slurm: FakeSlurm, tmp
     ("reason", "cause", "command"),
     [
         ("JobHeldUser", "the job is held (JobHeldUser)", "scontrol release 42"),
-        ("JobHeldAdmin", "an administrator holds the job (JobHeldAdmin)", "scontrol show job 42"),
+        (
+            "JobHeldAdmin",
+            "an administrator holds the job, or Slurm does: it was requeued while suspended (JobHeldAdmin)",
+            "scontrol release 42",
+        ),
         ("DependencyNeverSatisfied", "what it depends on will never be (DependencyNeverSatisfied)", "scontrol show"),
         ("PartitionDown", "its partition starts no jobs now (PartitionDown)", "sinfo --summarize"),
         ("QOSMaxJobsPerUserLimit", "its account or QOS is at a limit (QOSMaxJobsPerUserLimit)", "squeue --me"),
@@ -111,7 +115,7 @@ def test_a_job_that_was_requeued_and_is_held_is_explained_with_the_command_that_
     [
         (
             "JobHeldUser",
-            "hpc-elastic: job 42 does not start by itself: the job is held (JobHeldUser); scontrol release 42\n",
+            "hpc-elastic: job 42 does not start by itself: the job is held (JobHeldUser); `scontrol release 42`\n",
         ),
         ("Priority", ""),
     ],

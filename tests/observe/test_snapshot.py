@@ -92,7 +92,7 @@ def test_a_job_that_is_held_is_a_note_with_what_releases_it(
 ) -> None:
     run = RunBuilder(tmp_path / "run").submit().allocate()
     snapshot = take_snapshot(run.layout, TellingScheduler(state, reason))
-    assert (f"`scontrol release {run.job_id}`" in (snapshot.note or "")) == is_held
+    assert (snapshot.note or "").endswith(f"; `scontrol release {run.job_id}`") == is_held
 
 
 def test_silent_scheduler_is_a_note_and_no_error(tmp_path: Path) -> None:

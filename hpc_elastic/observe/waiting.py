@@ -7,20 +7,19 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from dataclasses import dataclass
 from shlex import quote
 
-from hpc_elastic.observe.narrate import WAITING
-from hpc_elastic.observe.snapshot import Snapshot
-
+WAITING = ("PENDING", "REQUEUED")  # the states in which the job is in the queue
 _HELD = "JobHeldUser|requeued in held state|[Ll]aunch failed requeued held|JobHoldMaxRequeue"
 # What is found first counts: a pattern of the reason, what it means, what to do, and a command for it.
 _REASONS = (
     (_HELD, "the job is held", "release the job: as long as it is held it does not start", "scontrol release {job}"),
     (
         "JobHeldAdmin",
-        "an administrator holds the job",
-        "ask the administrators why: only they can release the job",
-        "scontrol show job {job}",
+        "an administrator holds the job, or Slurm does: it was requeued while suspended",
+        "ask the administrators to release the job: only they can",
+        "scontrol release {job}",
     ),
     (
         "DependencyNeverSatisfied",
@@ -75,38 +74,36 @@ _REASONS = (
 _FOR_EVER = re.compile(f"{_HELD}|JobHeldAdmin|DependencyNeverSatisfied|InvalidAccount|InvalidQOS|BadConstraints")
 
 
-def endless_wait(snapshot: Snapshot) -> str:
-    """Return a line about a job that does not start unless a person does something; empty if it may start."""
-    if not _FOR_EVER.search(_reason(snapshot)):
-        return ""
-    parts = (f"job {snapshot.job_id} does not start by itself: {why_waiting(snapshot)}", *commands_of_wait(snapshot))
-    return "; ".join(parts)
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """A job that waits in the queue. `reason`: Slurm's word for why; empty if it does not wait, or nobody says why."""
 
+    job_id: str = ""
+    reason: str = ""
 
-def why_waiting(snapshot: Snapshot) -> str:
-    """Return why the run's job waits in the queue, with Slurm's own word; empty if it does not, or does not say."""
-    reason = _reason(snapshot)
-    if not reason:
-        return ""
-    phrase = next((phrase for _, phrase, _, _ in _first(reason)), "")
-    return f"{phrase} ({reason})" if phrase else f"it waits for {reason}"
+    @property
+    def end(self) -> str:
+        """Return a line about a job that does not start unless a person does something; empty if it may start."""
+        if not _FOR_EVER.search(self.reason):
+            return ""
+        told = f"job {self.job_id} does not start by itself: {self.why}"
+        return "; ".join([told, *(f"`{command}`" for command in self.commands())])
 
+    @property
+    def why(self) -> str:
+        """Return what it waits for, with Slurm's own word; empty if it does not wait."""
+        if not self.reason:
+            return ""
+        phrase = next((phrase for _, phrase, _, _ in self._rows()), "")
+        return f"{phrase} ({self.reason})" if phrase else f"it waits for {self.reason}"
 
-def advice_of_wait(snapshot: Snapshot) -> Iterable[str]:
-    """Yield what to do about the wait."""
-    yield from (advice for _, _, advice, _ in _first(_reason(snapshot)) if advice)
+    def advice(self) -> Iterable[str]:
+        """Yield what to do about it."""
+        yield from (advice for _, _, advice, _ in self._rows() if advice)
 
+    def commands(self) -> Iterable[str]:
+        """Yield the command that says more about it, or ends it."""
+        yield from (command.format(job=quote(self.job_id)) for _, _, _, command in self._rows() if command)
 
-def commands_of_wait(snapshot: Snapshot) -> Iterable[str]:
-    """Yield the command that says more about the wait, or ends it."""
-    job = quote(snapshot.job_id or "")
-    yield from (command.format(job=job) for _, _, _, command in _first(_reason(snapshot)) if command)
-
-
-def _reason(snapshot: Snapshot) -> str:
-    is_waiting = snapshot.state.value in WAITING and snapshot.scheduler == "slurm"
-    return (snapshot.job_reason or "") if is_waiting else ""
-
-
-def _first(reason: str) -> list[tuple[str, str, str, str]]:
-    return [row for row in _REASONS if re.search(row[0], reason)][:1] if reason else []
+    def _rows(self) -> list[tuple[str, str, str, str]]:
+        return [row for row in _REASONS if re.search(row[0], self.reason)][:1] if self.reason else []
