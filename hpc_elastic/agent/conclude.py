@@ -41,7 +41,7 @@ from hpc_elastic.membership.succession import Records
 from hpc_elastic.plan.launch_plan import LaunchPlan, parse_plan
 from hpc_elastic.printable import printable_line
 from hpc_elastic.rundir.allocation_ends import describe_reason
-from hpc_elastic.rundir.complaint import read_complaint
+from hpc_elastic.rundir.complaint import last_lines, read_complaint
 from hpc_elastic.rundir.layout import RunLayout
 from hpc_elastic.rundir.records import (
     AllocationClaim,
@@ -57,6 +57,7 @@ from hpc_elastic.scheduler.allocation import Allocation
 from hpc_elastic.scheduler.protocol import JobOutlook, NodeQuestions
 from hpc_elastic.scheduler.questions import JobQuestions
 from hpc_elastic.scheduler.registry import derive_start
+from hpc_elastic.scheduler.slurm.srun_errors import find_launch_error
 
 WRITTEN_BY = "script"
 _ENDS_AT_TERM = (ExitCode.STOPPED, 128 + signal.SIGTERM, 128 + signal.SIGKILL)
@@ -68,8 +69,8 @@ class Evidence:
     """What is known about a run whose agents have ended.
 
     `status`: the highest exit status of the processes that the script launched. `complaint`: the error because of
-    which an agent gave up. `nodes`: the latest records of the last world's nodes. `latest`: the claim of that world.
-    `is_out_of_time`: a local run has reached its time limit.
+    which an agent gave up; `launch_error`: that because of which srun did. `nodes`: the latest records of the last
+    world's nodes. `latest`: the claim of that world. `is_out_of_time`: a local run has reached its time limit.
     """
 
     records: Records
@@ -77,6 +78,7 @@ class Evidence:
     latest: AttemptClaim | None = None
     nodes: tuple[NodeResult, ...] = ()
     complaint: str = ""
+    launch_error: str = ""
     is_stop_requested: bool = False
     is_out_of_time: bool = False
     max_restarts: int = 0
@@ -320,6 +322,8 @@ def judge(evidence: Evidence) -> Outcome:
 def _without_result(evidence: Evidence, failures: dict[str, FailureRecord]) -> Outcome:
     status, latest = evidence.status, evidence.latest
     cause = f"all agents ended before one could write a result; the highest exit status was {describe(status)}"
+    if evidence.launch_error:
+        cause = f"srun gave up: {printable_line(evidence.launch_error)}; {cause}"
     lost = None
     if signal_name(status):
         # The status is the highest one: of the other agents it is known only that they have ended, too.
@@ -370,6 +374,7 @@ def _gather(layout: RunLayout, plan: LaunchPlan, journal: Journal, records: Reco
         latest=journal.latest_attempt(),
         nodes=_node_results(layout, journal, records),
         complaint=next(filter(None, complaints), ""),
+        launch_error=find_launch_error(last_lines(layout.script_output(first.job_id))),
         is_stop_requested=_is_end_wanted(journal),
         is_out_of_time=is_local(first.job_id) and _is_out_of_time(first, plan.time_s),
         max_restarts=plan.restart.max_restarts,

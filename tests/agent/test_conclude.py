@@ -122,6 +122,15 @@ def test_agents_that_were_killed_before_the_first_attempt_leave_a_result_too(sta
     assert (result["state"], result["attempts"], result["nodes"]) == ("UNKNOWN", 0, ["node0", "node1"])
 
 
+def test_what_srun_gave_up_for_is_told_before_the_end_of_the_agents(start: Start) -> None:
+    start.claim(attempt=None)
+    error = "Task launch for StepId=42.0 failed on node node1: Job credential expired"
+    Path(start.layout.script_output("42")).write_text(f"hpc_elastic: run directory x\nsrun: error: {error}\n")
+    result = start.conclude()
+    assert (result["state"], result["reason"]) == ("UNKNOWN", "no_result")
+    assert result["cause"].startswith(f"srun gave up: {error}; all agents ended")
+
+
 def test_the_records_of_all_nodes_prove_a_success(start: Start) -> None:
     start.claim()
     start.ended(WorkerState.SUCCEEDED)
