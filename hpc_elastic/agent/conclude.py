@@ -54,12 +54,13 @@ from hpc_elastic.rundir.records import (
 )
 from hpc_elastic.rundir.store import file_system_errors, never_make
 from hpc_elastic.scheduler.allocation import Allocation
-from hpc_elastic.scheduler.protocol import JobOutlook, NodeQuestions
+from hpc_elastic.scheduler.protocol import JobOutlook, JobState, NodeQuestions
 from hpc_elastic.scheduler.questions import JobQuestions
 from hpc_elastic.scheduler.registry import derive_start
-from hpc_elastic.scheduler.slurm.srun_errors import find_launch_error
+from hpc_elastic.scheduler.slurm.srun_errors import find_launch_error, find_rebooted
 
 WRITTEN_BY = "script"
+NODE_LOST = "node_lost"  # a reason for another start, as in RESULT_REASONS
 _ENDS_AT_TERM = (ExitCode.STOPPED, 128 + signal.SIGTERM, 128 + signal.SIGKILL)
 TRIES_FOR_S = 3.0  # the job should not outlive its agents by much
 
@@ -160,7 +161,8 @@ def conclude(
     records = journal.read_records()
     if records.first is None or (records.result is None and records.first.allocation <= starts):
         journal.allocation = starts  # the latest one, of an earlier start
-        is_again = _start_again_unclaimed(journal, records, status, pauses_s)
+        of_launch = _reason_of_launch(layout, plan, (job_id, restart_count))
+        is_again = _start_again_unclaimed(journal, records, status, pauses_s, of_launch=of_launch)
         cause = "" if is_again or records.first else _why_no_agent_began(layout, (job_id, restart_count))
         return Conclusion(cause=cause, is_started_again=is_again)
     journal.allocation = records.first.allocation
@@ -184,6 +186,8 @@ def conclude(
             is_over = status != ExitCode.REQUEUE and is_at_work is True
         if not is_over:
             return Conclusion()
+        if _is_started_without(journal, evidence, pauses_s):
+            return Conclusion(is_started_again=True)
     return _write(plan, journal, evidence, judge(evidence))
 
 
@@ -239,14 +243,28 @@ def _reason_in(outlook: JobOutlook | None) -> str | None:
     return "time_limit" if outlook.is_out_of_time else None
 
 
-def _start_again(journal: Journal, reason: str, pauses_s: Sequence[float]) -> str:
+def _is_started_without(journal: Journal, evidence: Evidence, pauses_s: Sequence[float]) -> bool:
+    """Have the job started again if a node that rebooted has cost the agents their step before they began to work.
+
+    Later the script keeps srun from that, and a head decides. It is a lost node all the same, for `requeue.on` too.
+    """
+    first = evidence.records.first
+    if first is None or evidence.records.claim is not None or evidence.is_stop_requested:
+        return False
+    place = find_rebooted(evidence.launch_error)
+    if place is None or journal.next_start.find_refusal(NODE_LOST):
+        return False
+    return not _start_again(journal, NODE_LOST, pauses_s, avoid=first.nodes[place : place + 1])
+
+
+def _start_again(journal: Journal, reason: str, pauses_s: Sequence[float], *, avoid: Sequence[str] = ()) -> str:
     """Have the job started again; return why it is not, empty if it is, or was already."""
     if journal.next_start.is_requeued():
         return ""
     if journal.next_start.reason_of() is None:
         if refusal := journal.next_start.find_refusal(reason):
             return refusal
-        journal.next_start.note(reason)
+        journal.next_start.note(reason, avoid)
     if said := ask_for_another_start(journal, say=_say, pauses_s=pauses_s):
         return f"Slurm does not start the job again: {said}"
     print(f"hpc_elastic: {describe_reason(reason)}; the job is started again", flush=True)
@@ -257,11 +275,13 @@ def _say(text: str) -> None:
     print(f"hpc_elastic: {text}", file=sys.stderr, flush=True)
 
 
-def _start_again_unclaimed(journal: Journal, records: Records, status: int, pauses_s: Sequence[float]) -> bool:
+def _start_again_unclaimed(
+    journal: Journal, records: Records, status: int, pauses_s: Sequence[float], *, of_launch: str | None
+) -> bool:
     """Have the job started again if its agents got a TERM for it before one of them had claimed the allocation.
 
     No agent could be told what the TERM means, so they have left as those of a run that a person stops, or died of it
-    where they did not even listen yet.
+    where they did not even listen yet. `of_launch` is the reason if the launch failed for one.
     """
     if status not in _ENDS_AT_TERM or records.result is not None or _is_end_wanted(journal):
         return False
@@ -269,12 +289,25 @@ def _start_again_unclaimed(journal: Journal, records: Records, status: int, paus
     if outlook is not None and outlook.restarts > journal.next_start.restart_count:
         return True
     reason = _reason_in(outlook)
+    if reason is None and outlook is not None and outlook.state is JobState.RUNNING:
+        reason = of_launch
     if reason is None or journal.next_start.find_refusal(reason):
         return False
     if ask_for_another_start(journal, say=_say, pauses_s=pauses_s):
         return False
     print(f"hpc_elastic: {describe_reason(reason)} before an agent had begun; the job is started again", flush=True)
     return True
+
+
+def _reason_of_launch(layout: RunLayout, plan: LaunchPlan, start: tuple[str, int]) -> str | None:
+    """Return that a node was lost if one has rebooted before an agent had claimed the allocation; else None.
+
+    No record counts such a start: Slurm does, but not where another job takes the place of each.
+    """
+    if plan.requeue.by != "requeue" or start[1] >= plan.requeue.max:
+        return None
+    error = find_launch_error(last_lines(layout.script_output(start[0])))
+    return None if find_rebooted(error) is None else NODE_LOST
 
 
 def _refused(plan: LaunchPlan, journal: Journal, evidence: Evidence, reason: str, refusal: str) -> Conclusion:

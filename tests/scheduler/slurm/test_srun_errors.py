@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hpc_elastic.scheduler.slurm.srun_errors import find_launch_error
+from hpc_elastic.scheduler.slurm.srun_errors import find_launch_error, find_rebooted
 
 BEGINS = "hpc_elastic: run directory /home/ada/run"
 NOT_LAUNCHED = (
@@ -42,3 +42,10 @@ KILLED = (BEGINS, "srun: error: node1: task 0: Killed")
 )
 def test_the_first_error_of_the_latest_start_counts(lines: tuple[str, ...], found: str) -> None:
     assert find_launch_error(lines) == found
+
+
+@pytest.mark.parametrize(
+    ("lines", "place"), [(REBOOTED, 2), (NOT_LAUNCHED, None), (KILLED, None)], ids=["it", "refused", "killed"]
+)
+def test_a_node_that_has_rebooted_is_told_by_its_place_in_the_step(lines: tuple[str, ...], place: int | None) -> None:
+    assert find_rebooted(find_launch_error(lines)) == place
