@@ -54,11 +54,13 @@ from hpc_elastic.rundir.records import (
 )
 from hpc_elastic.rundir.store import file_system_errors, never_make
 from hpc_elastic.scheduler.allocation import Allocation
-from hpc_elastic.scheduler.protocol import JobOutlook, NodeQuestions
+from hpc_elastic.scheduler.protocol import JobOutlook, JobState, NodeQuestions
 from hpc_elastic.scheduler.questions import JobQuestions
 from hpc_elastic.scheduler.registry import derive_start, find_cancelled_step
+from hpc_elastic.scheduler.slurm.srun_errors import find_launch_error, find_rebooted
 
 WRITTEN_BY = "script"
+NODE_LOST = "node_lost"  # a reason for another start, as in RESULT_REASONS
 _KILLED = 128 + signal.SIGKILL
 _ENDS_AT_TERM = (ExitCode.STOPPED, 128 + signal.SIGTERM, _KILLED)
 TRIES_FOR_S = 3.0  # the job should not outlive its agents by much
@@ -69,9 +71,9 @@ class Evidence:
     """What is known about a run whose agents have ended.
 
     `status`: the highest exit status of the processes that the script launched. `complaint`: the error because of
-    which an agent gave up. `nodes`: the latest records of the last world's nodes. `latest`: the claim of that world.
-    `is_out_of_time`: a local run has reached its time limit. `cancelled_step`: the step of the agents, if the scheduler
-    wrote that it was cancelled.
+    which an agent gave up; `launch_error`: that because of which srun did. `nodes`: the latest records of the last
+    world's nodes. `latest`: the claim of that world. `is_out_of_time`: a local run has reached its time limit.
+    `cancelled_step`: the step of the agents, if the scheduler wrote that it was cancelled.
     """
 
     records: Records
@@ -79,6 +81,7 @@ class Evidence:
     latest: AttemptClaim | None = None
     nodes: tuple[NodeResult, ...] = ()
     complaint: str = ""
+    launch_error: str = ""
     is_stop_requested: bool = False
     is_out_of_time: bool = False
     cancelled_step: str = ""
@@ -161,7 +164,8 @@ def conclude(
     records = journal.read_records()
     if records.first is None or (records.result is None and records.first.allocation <= starts):
         journal.allocation = starts  # the latest one, of an earlier start
-        is_again = _start_again_unclaimed(journal, records, status, pauses_s)
+        of_launch = _reason_of_launch(layout, plan, (job_id, restart_count))
+        is_again = _start_again_unclaimed(journal, records, status, pauses_s, of_launch=of_launch)
         cause = "" if is_again or records.first else _why_no_agent_began(layout, (job_id, restart_count))
         return Conclusion(cause=cause, is_started_again=is_again)
     journal.allocation = records.first.allocation
@@ -185,6 +189,8 @@ def conclude(
             is_over = status != ExitCode.REQUEUE and is_at_work is True
         if not is_over:
             return Conclusion()
+        if _is_started_without(journal, evidence, pauses_s):
+            return Conclusion(is_started_again=True)
     return _write(plan, journal, evidence, judge(evidence))
 
 
@@ -240,14 +246,28 @@ def _reason_in(outlook: JobOutlook | None) -> str | None:
     return "time_limit" if outlook.is_out_of_time else None
 
 
-def _start_again(journal: Journal, reason: str, pauses_s: Sequence[float]) -> str:
+def _is_started_without(journal: Journal, evidence: Evidence, pauses_s: Sequence[float]) -> bool:
+    """Have the job started again if a node that rebooted has cost the agents their step before they began to work.
+
+    Later the script keeps srun from that, and a head decides. It is a lost node all the same, for `requeue.on` too.
+    """
+    first = evidence.records.first
+    if first is None or evidence.records.claim is not None or evidence.is_stop_requested:
+        return False
+    place = find_rebooted(evidence.launch_error)
+    if place is None or journal.next_start.find_refusal(NODE_LOST):
+        return False
+    return not _start_again(journal, NODE_LOST, pauses_s, avoid=first.nodes[place : place + 1])
+
+
+def _start_again(journal: Journal, reason: str, pauses_s: Sequence[float], *, avoid: Sequence[str] = ()) -> str:
     """Have the job started again; return why it is not, empty if it is, or was already."""
     if journal.next_start.is_requeued():
         return ""
     if journal.next_start.reason_of() is None:
         if refusal := journal.next_start.find_refusal(reason):
             return refusal
-        journal.next_start.note(reason)
+        journal.next_start.note(reason, avoid)
     if said := ask_for_another_start(journal, say=_say, pauses_s=pauses_s):
         return f"Slurm does not start the job again: {said}"
     print(f"hpc_elastic: {describe_reason(reason)}; the job is started again", flush=True)
@@ -258,11 +278,13 @@ def _say(text: str) -> None:
     print(f"hpc_elastic: {text}", file=sys.stderr, flush=True)
 
 
-def _start_again_unclaimed(journal: Journal, records: Records, status: int, pauses_s: Sequence[float]) -> bool:
+def _start_again_unclaimed(
+    journal: Journal, records: Records, status: int, pauses_s: Sequence[float], *, of_launch: str | None
+) -> bool:
     """Have the job started again if its agents got a TERM for it before one of them had claimed the allocation.
 
     No agent could be told what the TERM means, so they have left as those of a run that a person stops, or died of it
-    where they did not even listen yet.
+    where they did not even listen yet. `of_launch` is the reason if the launch failed for one.
     """
     if status not in _ENDS_AT_TERM or records.result is not None or _is_end_wanted(journal):
         return False
@@ -270,12 +292,25 @@ def _start_again_unclaimed(journal: Journal, records: Records, status: int, paus
     if outlook is not None and outlook.restarts > journal.next_start.restart_count:
         return True
     reason = _reason_in(outlook)
+    if reason is None and outlook is not None and outlook.state is JobState.RUNNING:
+        reason = of_launch
     if reason is None or journal.next_start.find_refusal(reason):
         return False
     if ask_for_another_start(journal, say=_say, pauses_s=pauses_s):
         return False
     print(f"hpc_elastic: {describe_reason(reason)} before an agent had begun; the job is started again", flush=True)
     return True
+
+
+def _reason_of_launch(layout: RunLayout, plan: LaunchPlan, start: tuple[str, int]) -> str | None:
+    """Return that a node was lost if one has rebooted before an agent had claimed the allocation; else None.
+
+    No record counts such a start: Slurm does, but not where another job takes the place of each.
+    """
+    if plan.requeue.by != "requeue" or start[1] >= plan.requeue.max:
+        return None
+    error = find_launch_error(last_lines(layout.script_output(start[0])))
+    return None if find_rebooted(error) is None else NODE_LOST
 
 
 def _refused(plan: LaunchPlan, journal: Journal, evidence: Evidence, reason: str, refusal: str) -> Conclusion:
@@ -326,6 +361,8 @@ def judge(evidence: Evidence) -> Outcome:
 def _without_result(evidence: Evidence, failures: dict[str, FailureRecord]) -> Outcome:
     status, latest = evidence.status, evidence.latest
     cause = f"all agents ended before one could write a result; the highest exit status was {describe(status)}"
+    if evidence.launch_error:
+        cause = f"srun gave up: {printable_line(evidence.launch_error)}; {cause}"
     lost = None
     if signal_name(status):
         # The status is the highest one: of the other agents it is known only that they have ended, too.
@@ -377,6 +414,7 @@ def _gather(layout: RunLayout, plan: LaunchPlan, journal: Journal, records: Reco
         nodes=_node_results(layout, journal, records),
         complaint=next(filter(None, complaints), ""),
         cancelled_step=_find_cancelled_step(layout, first) if status == _KILLED else "",
+        launch_error=find_launch_error(last_lines(layout.script_output(first.job_id))),
         is_stop_requested=_is_end_wanted(journal),
         is_out_of_time=is_local(first.job_id) and _is_out_of_time(first, plan.time_s),
         max_restarts=plan.restart.max_restarts,

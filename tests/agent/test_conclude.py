@@ -138,6 +138,15 @@ def test_agents_that_were_killed_before_the_first_attempt_leave_a_result_too(sta
     assert (result["state"], result["attempts"], result["nodes"]) == ("UNKNOWN", 0, ["node0", "node1"])
 
 
+def test_what_srun_gave_up_for_is_told_before_the_end_of_the_agents(start: Start) -> None:
+    start.claim(attempt=None)
+    error = "Task launch for StepId=42.0 failed on node node1: Job credential expired"
+    Path(start.layout.script_output("42")).write_text(f"hpc_elastic: run directory x\nsrun: error: {error}\n")
+    result = start.conclude()
+    assert (result["state"], result["reason"]) == ("UNKNOWN", "no_result")
+    assert result["cause"].startswith(f"srun gave up: {error}; all agents ended")
+
+
 def test_the_records_of_all_nodes_prove_a_success(start: Start) -> None:
     start.claim()
     start.ended(WorkerState.SUCCEEDED)
@@ -340,6 +349,51 @@ def test_the_job_of_an_allocation_that_a_head_has_ended_for_the_time_limit_is_st
     assert conclude(start.layout, 75, 0, answers).is_started_again
     assert answers.started_again == ["42"]
     assert read_json(start.layout.result) is None
+
+
+REBOOTED = "srun: error: Aborting, io error and missing step on node 1"
+
+
+def write_output(start: Start, *lines: str) -> None:
+    text = "\n".join(["hpc_elastic: run directory x", *lines, ""])
+    Path(start.layout.script_output("42")).write_text(text)
+
+
+def test_a_job_whose_node_rebooted_before_an_attempt_was_opened_is_started_again_without_it(start: Start) -> None:
+    start.claim(attempt=None)
+    write_output(start, REBOOTED)
+    answers = Answers()
+    assert conclude(start.layout, KILLED, 0, answers).is_started_again
+    assert (answers.started_again, answers.without[0].nodes) == (["42"], ("node1",))
+    (noted,) = read_lines(start.layout.requests)
+    assert (noted["kind"], noted["reason"], noted["allocation"]) == ("requeue", "node_lost", 1)
+    assert read_json(start.layout.result) is None
+
+
+@pytest.mark.parametrize(("used", "is_again"), [(0, True), (4, True), (5, False)])
+def test_a_job_whose_node_rebooted_before_the_claim_is_started_again_as_often_as_it_may(
+    used: int, is_again: bool, start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SLURM_RESTART_COUNT", str(used))
+    write_output(start, REBOOTED)
+    answers = Answers()
+    assert conclude(start.layout, KILLED, 0, answers).is_started_again == is_again
+    assert answers.started_again == ["42"] * is_again
+
+
+@pytest.mark.parametrize("why", ["an attempt was opened", "a person has stopped it", "not for that", "not rebooted"])
+def test_a_job_is_not_started_again_for_an_error_of_srun_if(why: str, start: Start) -> None:
+    start.claim(attempt=1 if why == "an attempt was opened" else None)
+    write_output(start, REBOOTED if why != "not rebooted" else "srun: error: Application launch failed: no")
+    if why == "a person has stopped it":
+        append_line(start.layout.requests, to_json(Request(kind="stop", by="ada@login1", time="")))
+    if why == "not for that":
+        plan = replace(start.plan, requeue=replace(start.plan.requeue, on=("preempted",)))
+        Path(start.layout.plan).write_text(dump_plan(plan))
+    answers = Answers()
+    assert not conclude(start.layout, KILLED, 0, answers).is_started_again
+    assert answers.started_again == []
+    assert read_json(start.layout.result) is not None
 
 
 def test_a_job_that_the_scheduler_has_requeued_already_is_not_requeued_once_more(start: Start) -> None:
