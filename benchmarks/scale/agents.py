@@ -126,6 +126,8 @@ class SimulatedAgents:
         agent, now = self._agents[number], time.monotonic()
         for message in agent.read():
             self._messages[type(message)] += 1
+            if isinstance(message, Welcome):
+                agent.member.connected(now, is_joined=True)
             for told in carry_out(agent.member, agent.member.received(message, now)):
                 self._messages[type(told)] += 1
                 agent.send(told)
@@ -134,11 +136,9 @@ class SimulatedAgents:
 
     def _is_welcome(self, number: int) -> None:
         """From now on it beats."""
-        now, agent = time.monotonic(), self._agents[number]
-        agent.member.connected(now, is_joined=True)
-        heapq.heappush(self._ticks, (agent.member.next_tick(), number))
+        heapq.heappush(self._ticks, (self._agents[number].member.next_tick(), number))
         if len(self._ticks) == len(self._agents):
-            self._pipe.send(now - self._began)
+            self._pipe.send(time.monotonic() - self._began)
 
     def _beat(self) -> None:
         now = time.monotonic()

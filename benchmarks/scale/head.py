@@ -94,7 +94,8 @@ class HeadProcess:
         door = Listener(listener, connection_factory(SECRET, SCOPE), coordinator, most=most, say=print)
         alone = psutil.Process().memory_info().rss
         pipe.send(port)
-        coordinator.received_from_own(self._own)
+        for told in carry_out(self._member, self._member.connected(time.monotonic(), is_joined=False)):
+            coordinator.received_from_own(told)
         while (asked := await loop.run_in_executor(None, pipe.recv)) != "leave":
             if asked == "wait":
                 await asyncio.wait_for(started.get(), BOUND_S)
