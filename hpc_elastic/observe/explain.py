@@ -356,7 +356,7 @@ def _notes(facts: ExplainFacts, *, is_guess: bool) -> Iterable[str]:
         )
     elif is_guess:
         yield "a guess: no root cause was recorded, and this is the only failure that is known"
-    if facts.snapshot.note and facts.snapshot.note != facts.snapshot.wait.end:  # the cause says that
+    if facts.snapshot.note and facts.snapshot.note != facts.snapshot.wait.endless:  # the cause says that
         yield facts.snapshot.note
     yield from (note for note in facts.notes if note not in (facts.snapshot.note or ""))
     if facts.snapshot.changed_line:

@@ -215,7 +215,7 @@ def make_snapshot(facts: Facts, job: JobStatus | None, note: str | None = None) 
         changed_scripts=tuple(map(str, facts.allocation.get("changed_scripts") or ())),
         notice=facts.notice if state is RunState.RUNNING and not facts.has_ended else None,
     )
-    return replace(snapshot, note="; ".join(filter(None, (snapshot.wait.end, snapshot.note))) or None)
+    return replace(snapshot, note="; ".join(filter(None, (snapshot.wait.endless, snapshot.note))) or None)
 
 
 def snapshot_to_json(snapshot: Snapshot) -> dict[str, Any]:

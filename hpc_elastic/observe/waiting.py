@@ -82,7 +82,7 @@ class Wait:
     reason: str = ""
 
     @property
-    def end(self) -> str:
+    def endless(self) -> str:
         """Return a line about a job that does not start unless a person does something; empty if it may start."""
         if not _FOR_EVER.search(self.reason):
             return ""
