@@ -463,6 +463,7 @@ def test_a_look_ahead_is_not_the_last_one_if_the_deadline_is_never_far(tmp_path:
     deadline.close()
 
 
+@pytest.mark.long
 def test_a_guard_that_was_started_again_carries_no_workers_marks(
     guarded: Guarded, spawn: Spawn, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
