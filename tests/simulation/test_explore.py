@@ -52,7 +52,9 @@ def test_each_schedule_of_one_fault_in_two_nodes_keeps_the_rules(kinds: tuple[st
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("grain", [SMALL, None])
+@pytest.mark.parametrize(
+    "grain", [SMALL, *variants(None, of="test_two_faults_are_placed_in_one_run_if_the_depth_is_two")]
+)
 def test_two_faults_are_placed_in_one_run_if_the_depth_is_two(grain: float | None) -> None:
     exploration = Exploration(base(nodes=2), depth=2, kinds=("late",), grain=grain, first=300)
     placed = [run.scenario.faults for run in exploration.schedules()]

@@ -18,10 +18,10 @@ OTHERS = 200
 
 
 def _cases() -> Iterator[Any]:
-    """Parts of each kind's schedules: `make check` plays the recorded ones of no kind, `make test` all recorded."""
+    """Parts of each kind's schedules: `make check` plays some of one kind, `make test` half of the recorded ones."""
     for kind in KINDS:
         seeds = range(ALL.get(kind, OTHERS))
-        test = seeds_of(kind).stop
+        test = max(1, seeds_of(kind).stop // 2)
         check = test if kind == DRAWN_ANYHOW else 0
         for part in parts_of(seeds, check=check, test=test, of="test_no_rule_is_broken_and_costs_are_as_recorded"):
             yield pytest.param(kind, *part.values, id=f"{kind}-{part.id}", marks=part.marks)

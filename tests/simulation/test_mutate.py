@@ -39,6 +39,7 @@ def test_a_head_that_answers_nobody_is_caught(checkout: Path) -> None:
     assert "BrokenRuleError" in mutate._try(mutation, 8, checkout)
 
 
+@pytest.mark.variant(of="test_an_edit_of_what_nobody_waits_for_is_caught")
 def test_a_module_that_cannot_be_loaded_is_neither_caught_nor_a_survivor(checkout: Path) -> None:
     mutation = mutation_of(
         "hpc_elastic.agent.drivers.head_side: left out: self._answering.received(connection, message)"

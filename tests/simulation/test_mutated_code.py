@@ -80,6 +80,7 @@ def test_methods_that_the_simulation_replaces_and_other_hosts_call_are_not_edite
     assert {"tick", "received", "step_down", "claim_attempt"} <= mutated_code.reached()
 
 
+@pytest.mark.variant(of="test_an_edit_of_what_nobody_waits_for_is_caught")
 def test_nothing_of_the_package_is_loaded_before_it_is_edited() -> None:
     program = "import sys; from tests.simulation.mutate import mutations; mutations(); print(*sys.modules)"
     loaded = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True)
