@@ -32,7 +32,7 @@ from hpc_elastic.observe.explain_facts import (
 )
 from hpc_elastic.observe.narrate import NO_LIMIT, describe_nodes, has_no_logs, unix_time
 from hpc_elastic.observe.snapshot import Snapshot
-from hpc_elastic.rank_set import RankSetError, format_ranks, name_ranks, parse_ranks
+from hpc_elastic.rank_set import format_ranks, name_ranks
 
 FORMAT_VERSION = 1
 MOST_STACKS = 8  # groups of ranks at one place that are told
@@ -368,14 +368,6 @@ def _notes(facts: ExplainFacts, *, is_guess: bool) -> Iterable[str]:
 
 def _names(text: str, rank: int) -> bool:
     return re.search(rf"\branks? (?:[\d,-]*,)?{rank}\b", text) is not None
-
-
-def ranks_of(text: str) -> tuple[int, ...]:
-    """Return the ranks of a set in a record; none if it is no set of ranks."""
-    try:
-        return parse_ranks(text)
-    except RankSetError:
-        return ()
 
 
 def _limit(limit: int | None) -> int | None:
