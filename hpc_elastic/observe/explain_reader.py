@@ -221,7 +221,7 @@ class _Reader:
 
         ranks = self._telling_ranks(attempt, root_cause, culprit)
         nodes = read_nodes_of_ranks(self._layout, attempt)
-        stacks = []
+        stacks: list[RankStack] = []
         for number, rank in enumerate(self._within_time(ranks, "the ranks' stacks")):
             if number >= MOST_PROBED and not stacks:
                 break  # none were taken
