@@ -124,8 +124,9 @@ def _by_culprits(
     chosen = _earliest(before)
     alike = failure_signature(chosen.failure)
     near = [each for each in before if abs(each.at - chosen.at) <= SIMULTANEOUS_S]
-    same = [each.failure.rank for each in near if failure_signature(each.failure) == alike]
-    other = [each.failure for each in near if failure_signature(each.failure) != alike]
+    is_alike = [failure_signature(each.failure) == alike for each in near]
+    same = [each.failure.rank for each, is_same in zip(near, is_alike, strict=True) if is_same]
+    other = [each.failure for each, is_same in zip(near, is_alike, strict=True) if not is_same]
     line = describe_failure(chosen.failure)
     if len(same) > 1:
         line += f"; {name_ranks(set(same) - {chosen.failure.rank})} failed in the same way"
@@ -150,7 +151,7 @@ def _unfailed(observed: Sequence[ObservedFailure], stopped: StoppedRanks) -> lis
 def _is_told_of_another(failure: FailureRecord) -> bool:
     """Return whether a rank failed only because a distributed checkpoint told it of another rank's failure."""
     found = _FAILED_AT_CHECKPOINT.match(failure.message)
-    return found is not None and str(failure.rank) not in found[1].split(", ")
+    return found is not None and f", {failure.rank}," not in f", {found[1]},"
 
 
 def _by_victims(attempt: int, observed: Sequence[ObservedFailure], stopped: StoppedRanks) -> FoundCause:
