@@ -123,18 +123,18 @@ def _by_culprits(
     before = not_started or [each for each in culprits if not each.failure.is_after_stop] or list(culprits)
     chosen = _earliest(before)
     alike = failure_signature(chosen.failure)
+    same = [each for each in before if failure_signature(each.failure) == alike]
+    is_same = {each.failure.rank for each in same}
     near = [each for each in before if abs(each.at - chosen.at) <= SIMULTANEOUS_S]
-    is_alike = [failure_signature(each.failure) == alike for each in near]
-    same = [each.failure.rank for each, is_same in zip(near, is_alike, strict=True) if is_same]
-    other = [each.failure for each, is_same in zip(near, is_alike, strict=True) if not is_same]
+    other = [each.failure for each in near if each.failure.rank not in is_same]
     line = describe_failure(chosen.failure)
     if len(same) > 1:
-        line += f"; {name_ranks(set(same) - {chosen.failure.rank})} failed in the same way"
+        line += f"; {name_ranks(is_same - {chosen.failure.rank})} failed in the same way"
         if 0 < 2 * len(others := _unfailed(observed, stopped)) <= len(same):  # the few that many may have waited for
             line += f", {name_ranks(others)} had not failed"
     if other:
         line += f"; at about the same time {_others(other)}, which may be the cause as well"
-    return _found(attempt, chosen, line, observed, stopped, candidates=[*same, *(each.rank for each in other)])
+    return _found(attempt, chosen, line, observed, stopped, candidates=[each.failure.rank for each in near])
 
 
 def _culprits(observed: Sequence[ObservedFailure]) -> list[ObservedFailure]:

@@ -78,6 +78,16 @@ def test_the_line_about_thousands_of_ranks_in_no_order_is_one_that_people_can_re
     assert parse_ranks(found.cause.failed) == parse_ranks(found.cause.candidates) == tuple(range(0, 4096, 2))
 
 
+def test_ranks_that_fail_in_the_same_way_are_told_together_and_only_the_first_may_be_the_cause() -> None:
+    """4,096 ranks need some seconds to find that a file is missing; the line told of those of the first half second."""
+    observed = [(0.2 * rank, culprit(rank, f"FileNotFoundError: /data/shard_{rank}")) for rank in (3, 0, 1, 2, 5, 4)]
+    cause = find(*observed).cause
+    assert cause.line == (
+        "rank 0 on node0 failed with exit code 1: FileNotFoundError: /data/shard_0; ranks 1-5 failed in the same way"
+    )
+    assert (cause.candidates, cause.failed) == ("0-2", "0-5")
+
+
 def test_a_rank_that_timed_out_like_the_others_took_part_though_its_end_was_seen_after_the_stop() -> None:
     observed = [(0.01 * rank, timed_out(rank, f"train.py:{rank}", is_after_stop=rank > 0)) for rank in range(6)]
     cause = find(*observed).cause
