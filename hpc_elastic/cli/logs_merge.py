@@ -19,6 +19,7 @@ from hpc_elastic.errors import UsageError
 from hpc_elastic.observe.dedupe import Deduper, Group
 from hpc_elastic.observe.facts import list_attempts
 from hpc_elastic.observe.log_streams import AnyStream, Batch, merge, open_streams
+from hpc_elastic.observe.narrate import name_first
 from hpc_elastic.observe.roster import RankPlace, read_roster
 from hpc_elastic.rank_set import RankSetError, format_ranks, name_ranks, parse_ranks
 from hpc_elastic.rundir import store
@@ -352,9 +353,8 @@ def choose_places(
     found = [place for place in places.values() if place.node == choice.node]
     if not found and is_strict and not choice.is_failed:
         nodes = sorted({place.node for place in places.values()})
-        listed = ", ".join(nodes[:8]) + (f" and {len(nodes) - 8} more" if len(nodes) > 8 else "")
         raise UsageError(
-            f"none of these ranks was on {choice.node!r} in attempt {attempt}", tip=f"they are on {listed}"
+            f"none of these ranks was on {choice.node!r} in attempt {attempt}", tip=f"they are on {name_first(nodes)}"
         )
     return found
 
