@@ -48,7 +48,8 @@ if TYPE_CHECKING:
 
 MOST_ERROR_FILES = 32
 MOST_PROBED = 64  # ranks of which one has a stack or a flight record if the attempt has any
-SEARCH_S = 0.6  # for the records of all nodes of an attempt, and again for its error files
+SEARCH_S = 0.6  # for the stacks of an attempt, and again for its flight records
+CAUSE_SEARCH_S = 3.0  # for the records of all its nodes, and for its error files: whose is not read is not the cause
 _LONGEST_RECORD = 16 * 1024 * 1024  # bytes
 _EVENTS_BYTES = 4 * 1024 * 1024  # of a head's events, from their end
 _HANGS = ("stalled", "silent", "collective_timeout", "rendezvous")
@@ -144,7 +145,7 @@ class _Reader:
         folder = os.path.dirname(self._layout.node_result(attempt, "node"))
         paths = [os.path.join(folder, name) for name in self._names(folder) if name.endswith(".json")]
         found: list[FailureFacts] = []
-        for path in self._within_time(sorted(paths), "the nodes' records"):
+        for path in self._within_time(sorted(paths), "the nodes' records", CAUSE_SEARCH_S):
             content = self._content(path)
             if b'"failures": {}' not in content:
                 found += _of_record(_parse(content).get("failures"))
@@ -154,7 +155,7 @@ class _Reader:
         """Return what the error files say that were written first: the oldest ones, by the file server's clock."""
         ranks = sorted(int(name) for name in self._names(self._layout.ranks(attempt)) if name.isdecimal())
         written = []
-        for rank in self._within_time(ranks, "the ranks' error files"):
+        for rank in self._within_time(ranks, "the ranks' error files", CAUSE_SEARCH_S):
             with contextlib.suppress(OSError):
                 written.append((os.stat(self._layout.error(attempt, rank)).st_mtime_ns, rank))
         if len(written) > MOST_ERROR_FILES:
@@ -327,7 +328,7 @@ class _Reader:
         """Return the node whose agent left a traceback, and its end; empty if there is none."""
         folder = os.path.dirname(self._layout.node_result(attempt, "node"))
         paths = [os.path.join(folder, name) for name in self._names(folder) if name.endswith(".json")]
-        for path in self._within_time(sorted(paths), "the nodes' records"):
+        for path in self._within_time(sorted(paths), "the nodes' records", CAUSE_SEARCH_S):
             record = _parse(self._content(path))
             node, detail = record.get("node"), record.get("detail")
             if isinstance(detail, str) and detail.strip() and isinstance(node, str) and _is_name(node):
@@ -344,8 +345,8 @@ class _Reader:
 
     # Files.
 
-    def _within_time(self, items: Sequence[Any], what: str) -> Iterator[Any]:
-        deadline = time.monotonic() + SEARCH_S
+    def _within_time(self, items: Sequence[Any], what: str, search_s: float = SEARCH_S) -> Iterator[Any]:
+        deadline = time.monotonic() + search_s
         for number, item in enumerate(items):
             if time.monotonic() > deadline:
                 self._has_all = False

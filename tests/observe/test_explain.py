@@ -199,6 +199,20 @@ def test_failures_come_from_the_nodes_records_if_the_result_has_none(tmp_path: P
     assert (found.failed, found.victims, found.stopped) == ("2", "0", "1,3")
 
 
+def test_the_culprit_is_found_on_a_late_node_of_a_slow_file_system(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The search was over after 0.6 s, and a victim on an early node was taken for the culprit."""
+    run = start(tmp_path / "run")
+    for number in range(70):
+        run.end_node(1, f"node{number:03d}", failure(run, number, "peer_lost", "connection closed", at=70))
+    run.end_node(1, "node999", failure(run, 999, "exception", "ValueError: no", at=75))
+    run.end(RunState.UNKNOWN, exit_code=7, reason="no_result", cause="the job ended", time=LATE)
+    ticks = itertools.count()
+    monkeypatch.setattr(time, "monotonic", lambda: 0.01 * next(ticks))  # each look takes 10 ms
+    assert explained(run.layout).rank == 999
+
+
 def test_no_error_file_is_opened_but_that_of_the_cause(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = KINDS["exception"](tmp_path / "run")
     for rank in (0, 1, 2):
