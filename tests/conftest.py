@@ -18,6 +18,7 @@ import re
 import signal
 import uuid
 from collections.abc import Callable, Generator, Iterator, Sequence
+from multiprocessing import resource_tracker
 from pathlib import Path
 
 import pytest
@@ -184,6 +185,8 @@ def pytest_sessionfinish(session: pytest.Session) -> Generator[None, None, None]
     yield
     if _is_xdist_worker(session.config):
         return
+    # This process has one of its own if a test has used shared memory; it would end only with it.
+    resource_tracker._resource_tracker._stop()  # type: ignore[attr-defined]
     mark, within_s = os.environ[remains.MARK], float(session.config.getini("ends_within_s"))
     try:
         wait_until(lambda: not remains.processes_of(mark), "all processes have ended", within_s=within_s)

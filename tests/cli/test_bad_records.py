@@ -64,6 +64,7 @@ def test_who_meets_a_record_of_a_later_version_is_told_to_use_that_version(run: 
     assert "tip: look at the run with the version of hpc_elastic that wrote it" in capsys.readouterr().err
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("record", ["result", *longer(*sorted({*RECORDS} - {"result"}))])
 @pytest.mark.parametrize("damage", ["truncated", *longer(*sorted({*DAMAGE} - {"truncated"}))])
 @pytest.mark.parametrize("verb", ["status", *longer("cancel")])
@@ -96,6 +97,7 @@ def test_result_with_failures_of_another_shape_is_named(run: RunBuilder, capsys:
     assert "failures.0: expected a failure by its rank" in capsys.readouterr().err
 
 
+@pytest.mark.long
 def test_list_leaves_out_what_cannot_be_read_and_names_it(run: RunBuilder, capsys: Capture) -> None:
     Path(run.layout.result).write_bytes(b"")
     assert main(["list"]) == 0
@@ -135,6 +137,7 @@ def test_array_that_the_index_lost_and_whose_record_makes_no_sense_is_named(
         assert f"{folder}/array.json cannot be read: " in capsys.readouterr().err
 
 
+@pytest.mark.long
 def test_attempts_claim_that_makes_no_sense_hides_nothing_else(run: RunBuilder, capsys: Capture) -> None:
     Path(run.layout.claim(1)).write_bytes(b"")
     run.end()

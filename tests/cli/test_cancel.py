@@ -43,6 +43,7 @@ def test_pending_run_leaves_the_queue_and_gets_its_result(
     assert "digits ended: CANCELLED" in capsys.readouterr().out
 
 
+@pytest.mark.long
 def test_running_run_is_asked_and_the_scheduler_left_alone(
     run: RunBuilder, fake_slurm: FakeSlurm, capsys: Capture
 ) -> None:

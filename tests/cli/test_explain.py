@@ -151,6 +151,7 @@ def test_attempt_that_is_not_there_is_one_clear_message(arguments: list[str], tm
     assert "Traceback" not in error
 
 
+@pytest.mark.long
 def test_record_that_cannot_be_read_does_not_end_the_explanation(tmp_path: Path, capsys: Capture) -> None:
     run = KINDS["exception"](tmp_path / "run")
     Path(run.layout.result).write_bytes(b"")
@@ -160,6 +161,7 @@ def test_record_that_cannot_be_read_does_not_end_the_explanation(tmp_path: Path,
     assert LINE in shown
 
 
+@pytest.mark.long
 def test_a_record_that_cannot_be_read_is_named_once(tmp_path: Path, capsys: Capture) -> None:
     run = KINDS["exception"](tmp_path / "run")
     Path(run.layout.result).write_bytes(b"")

@@ -91,6 +91,7 @@ def test_torchruns_log_options_are_keys_of_logs(
     assert logs["prefix"] == "[${role_name}${rank}]:"
 
 
+@pytest.mark.long
 def test_torchruns_log_options_change_a_job_file(workplace: Path, capsys: Capture) -> None:
     assert main(["run", "--redirects", "0:1", "--tee", "2", *SETUP_FAILS, "job.yaml"]) == 3
     logs = json.loads((only_run(workplace) / "plan.json").read_text())["logs"]

@@ -50,6 +50,7 @@ def a_head(run: RunBuilder, act: Callable[[], object]) -> Iterator[None]:
         thread.join()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("options", "lead_s"), [([], 120.0), (["--lead", "10m"], 600.0)])
 def test_the_workers_are_told_and_slurm_is_left_alone(
     run: RunBuilder, fake_slurm: FakeSlurm, capsys: Capture, options: list[str], lead_s: float
@@ -81,6 +82,7 @@ def test_a_requeue_returns_when_the_job_waits_to_start_again(
     assert capsys.readouterr().out == "digits: this allocation has ended, and the run is REQUEUED, job 42\n"
 
 
+@pytest.mark.long
 def test_a_requeue_that_slurm_refuses_is_told_with_its_cause(run: RunBuilder, capsys: Capture) -> None:
     refused = "ada@login1 asked for another start of the job; Slurm does not start the job again: disabled"
     with a_head(run, lambda: run.end(RunState.FAILED, exit_code=7, reason="requeue_requested", cause=refused)):
@@ -117,6 +119,7 @@ def test_a_requeue_before_the_next_start_is_at_work_is_refused(run: RunBuilder, 
     assert len(list(store.read_lines(run.layout.requests))) == 1
 
 
+@pytest.mark.long
 def test_a_run_that_does_not_react_is_said_to_go_on(tmp_path: Path, fake_slurm: FakeSlurm, capsys: Capture) -> None:
     fake_slurm.say("RUNNING")
     run = RunBuilder(tmp_path / "deaf", grace_s=-14.9).submit().allocate().open_attempt(1)

@@ -312,6 +312,7 @@ def test_interrupt_while_following_detaches(workplace: Path, fake_slurm: FakeSlu
     assert fake_slurm.calls("scancel") == []
 
 
+@pytest.mark.long
 def test_check_says_what_it_would_do_and_schema_is_json(
     workplace: Path, fake_slurm: FakeSlurm, capsys: Capture
 ) -> None:

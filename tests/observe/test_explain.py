@@ -310,6 +310,7 @@ def test_torn_records_hide_nothing_else(damage: bytes, tmp_path: Path) -> None:
     assert found.rank == 3
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", ["result", "submission"])
 def test_a_record_that_cannot_be_read_is_named_and_left_out(name: str, tmp_path: Path) -> None:
     run = KINDS["exception"](tmp_path / "run")

@@ -70,6 +70,7 @@ def test_a_line_of_many_chunks_is_put_together_once(tmp_path: Path) -> None:
     assert [line for _, line in found] == [b"x" * 40_000_000, b"next"]
 
 
+@pytest.mark.long
 def test_a_line_without_an_end_comes_in_pieces_so_that_memory_does_not_grow_with_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -155,6 +155,7 @@ def make_scene(root: Path, *, run_dir: str = "run", local: bool = False, **chang
     return scene
 
 
+@pytest.mark.long
 def test_the_script_exits_as_srun_does_if_nobody_wrote_an_exit_code(tmp_path: Path) -> None:
     scene = make_scene(tmp_path)
     status, output, errors = scene.run(STUB_STATUS="42")
@@ -171,6 +172,7 @@ def test_the_script_exits_75_if_the_job_starts_again_whatever_the_agents_left_wi
     assert make_scene(tmp_path).run(STUB_STATUS="10", STUB_CONCLUDES=concluded)[0] == status
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("written", "srun"), [("0", "137"), ("1", "0"), ("10", "143")])
 def test_the_script_exits_as_the_agents_wrote_it(written: str, srun: str, tmp_path: Path) -> None:
     scene = make_scene(tmp_path)

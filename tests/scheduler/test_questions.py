@@ -138,6 +138,7 @@ def test_a_chained_job_that_is_to_avoid_nothing_stays_as_it_is(slurm: FakeSlurm)
     assert slurm.updates() == []
 
 
+@pytest.mark.long
 def test_a_job_is_submitted_again_if_no_answer_came_and_it_may_have_been_accepted(slurm: FakeSlurm) -> None:
     slurm.answers_no_submission(times=1)
     said: list[str] = []

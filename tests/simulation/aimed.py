@@ -8,6 +8,9 @@ the rarest of these lines. And what a function decides may show in few of the se
 are those that run the rarest of the lines that come after the edit, in its function and in those that this one calls,
 in turn with those that run the rarest of the lines that read, in any module, what the edit is kept as.
 
+A line that hardly any of the measured seeds runs may be run by more seeds of other kinds than of theirs: those have
+turns, too, if many schedules are wanted.
+
 Few seeds of a kind may run a line. Then a schedule that does is played again with other dice: the faults, the roles and
 the times are the same, and what is drawn while it is played (delays, disks, which worker fails) is not. Most of these
 run the line too, from other states. Such a schedule is in no campaign of seeds, so nobody knows that the code as it is
@@ -250,9 +253,11 @@ def trials(
     order: list[tuple[float, Trial]] = []
     for kind, weight in kinds.items():
         known = [seed for its, seed in ran if its == kind]
-        if not known and ran:
-            continue
         often = sum(seed < tried for seed in known) / tried if ran else 1.0
+        if not known and ran:
+            if len(ran) >= tried:
+                continue
+            often = 1 / (2 * tried)
         first = max([tried - 1, *known]) + 1 if ran else 0
         order += [((rank + 1) / weight, Trial(kind, seed)) for rank, seed in enumerate(known)]
         for number in range(count if known else 0):

@@ -26,7 +26,6 @@ NEVER = float("inf")
 NOTHING: Collection[object] = ()  # an empty collection of any kind
 OF_HEAD: Mapping[str, object] = {
     "_fenced_by": NEVER,
-    "_opens_at": -NEVER,
     "_closing._ender": None,
     "_closing._is_script_unsure": False,
     "_closing.exit_code": 0,
@@ -90,7 +89,9 @@ class Leftovers:
         check_roster(agent.name, head)
         if head.phase is HeadPhase.RUNNING and self._begun.get(id(head)) != head.attempt:
             self._begun[id(head)] = head.attempt
-            require_values(f"attempt {head.attempt} begins on its head, {agent.name}, with", head, OF_HEAD)
+            what = f"attempt {head.attempt} begins on its head, {agent.name}, with"
+            require_values(what, head, OF_HEAD)
+            require(head._opens_at <= agent.now, f"{what} _opens_at = {head._opens_at}, and it is {agent.now}")
 
     def starts(self, agent: Agent, member: Member) -> None:
         """A member is to start the workers of an attempt."""

@@ -8,8 +8,9 @@ from typing import Any
 
 from hpc_elastic.membership import run_states
 from hpc_elastic.membership.held_states import Held, StateChoice, choose_states, shared_place
+from hpc_elastic.membership.run_states import RunStates
 from hpc_elastic.rundir.records import World
-from hpc_elastic.rundir.state_records import StateVersion
+from hpc_elastic.rundir.state_records import ChosenState, StateVersion
 from hpc_elastic.state_memory import choose_slot
 from tests.simulation.plant import Plant
 from tests.simulation.states import NodeStates, Saved, slot_states
@@ -74,6 +75,10 @@ def _ignores_damage(self: NodeStates, saved: Saved) -> bool:
     return False
 
 
+def _trusts_all(self: RunStates, role: str | None, begun: Iterable[ChosenState], signature: str | None) -> None:
+    """What has failed as before begins with the same state, time and again."""
+
+
 STATE_BUGS: dict[str, list[tuple[Any, str, Any]]] = {
     "one node's state is taken for everybody's": [(run_states, "choose_states", _of_the_first_node)],
     "a state is given to other ranks than its own": [(run_states, "choose_states", _of_any_rank)],
@@ -81,6 +86,7 @@ STATE_BUGS: dict[str, list[tuple[Any, str, Any]]] = {
         (run_states, "choose_states", _of_any_role),
         (NodeStates, "_is_its_own", _is_anybodys),
     ],
+    "a state with which the same failure came again is trusted": [(RunStates, "failed_again", _trusts_all)],
     "the oldest state is chosen": [(run_states, "choose_states", _the_oldest)],
     "steps of two attempts are the same": [
         (NodeStates, "_forget", _forgets_nothing),

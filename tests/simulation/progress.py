@@ -103,7 +103,8 @@ class Progress:
 
     def ended(self, agent: Agent, result: RunResultRecord) -> None:
         """A run that a side could carry on is not ended for too few nodes."""
-        is_excused = self._has_slow_head() or self._meet_late() or self._stops_late() or not self._may_lose()
+        is_slow = self._has_slow_head() or self._has_slow_disk(agent)  # a head of an earlier start, too
+        is_excused = is_slow or self._meet_late() or self._stops_late() or not self._may_lose()
         if result.reason in ENDED_FOR_TOO_FEW and result.attempts and not is_excused:
             side = self.side()
             ends = f"{agent.name} ends the run for {result.reason} ({result.cause})"

@@ -236,7 +236,12 @@ class Rules:
         spent, paid = claim.spend.restarts, before.spend.restarts if before else 0
         require(spent <= scenario.max_restarts, f"{spent} restarts of {scenario.max_restarts} are spent")
         require(spent >= paid, f"attempt {number} gets {paid - spent} restarts back")
-        charges = [each.is_charged for each in witness.incidents if before and each.attempt == before.attempt]
+        starts = {role.role: role.attempt for role in self._run.disk.worlds[before.attempt].roles} if before else {}
+        charges = [
+            each.is_charged
+            for each in witness.incidents
+            if before and (each.attempt == before.attempt or (each.role, each.attempt) in starts.items())
+        ]
         # What fails while the workers are stopped for a damaged state is answered by that restart, which costs nothing.
         is_free = bool(witness.kinds & LOSING) or not all(charges)
         require(spent > paid or not before or is_free, f"attempt {number} is not paid for")

@@ -383,8 +383,23 @@ class StatesSeen:
             is_given_up = found is None and newest in tried
             text = f"attempt {claim.attempt} begins {group} with {found}, and all its nodes hold {newest}"
             require(found == newest or is_given_up, text)
+            if newest in tried and self._has_failed_again(claim, before):
+                require(found is None, f"{text}, with which it has failed as it had before")
             if before is not None and not is_given_up:
                 self._check_survived(world, group, before, found)
+
+    def _has_failed_again(self, claim: AttemptClaim, before: AttemptClaim | None) -> bool:
+        """Whether the attempt before has failed as the one before that had, which this head saw, and nothing else did.
+
+        Left out: roles that restart alone, of which each has failures of its own.
+        """
+        if before is None or before.head != claim.head or before.allocation != claim.allocation:
+            return False
+        is_same = claim.failure_signature is not None and claim.failure_signature == before.failure_signature
+        is_charged = (
+            claim.spend.restarts == before.spend.restarts + 1 and claim.spend.node_losses == before.spend.node_losses
+        )
+        return is_same and is_charged and len(set(self._groups.values())) == 1 and "*" in self._groups.values()
 
     def _check_survived(self, world: World, group: str, before: AttemptClaim, found: StateVersion | None) -> None:
         """Nothing that all ranks had saved is lost, if no node and no state was."""

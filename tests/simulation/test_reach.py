@@ -63,6 +63,13 @@ def test_a_kind_of_twice_the_weight_gives_twice_as_many_schedules() -> None:
     assert kinds.count("other") / kinds.count("one") == pytest.approx(2.0, rel=0.05)
 
 
+def test_a_line_that_hardly_any_seed_runs_is_looked_for_in_other_kinds_at_last() -> None:
+    few, enough = [("one", 3)], [("one", seed) for seed in range(12)]
+    assert {trial.kind for trial in trials(few, KINDS, 12, 10)} == {"one"}
+    assert {trial.kind for trial in trials(few, KINDS, 12, 100)} == set(KINDS)
+    assert {trial.kind for trial in trials(enough, KINDS, 12, 100)} == {"one"}
+
+
 def test_a_schedule_with_other_dice_has_the_same_faults_and_another_seed() -> None:
     own, other = Trial("failures", 3).scenario(), Trial("failures", 3, 1).scenario()
     assert own.seed != other.seed

@@ -23,6 +23,7 @@ from hpc_elastic.agent.guard.link import GuardLink
 from hpc_elastic.agent.node.environment import NodeFacts
 from hpc_elastic.agent.node.preparation import NodeReport
 from hpc_elastic.agent.system.background import BackgroundThread
+from hpc_elastic.agent.system.processes import become_subreaper
 from hpc_elastic.agent.workers.group import LocalWorkers
 from hpc_elastic.agent.workers.spawn import StartFailedError
 from hpc_elastic.agent.workers.worker_start import WorkerStart
@@ -108,6 +109,7 @@ def be_agent(orders: Orders, deadline: Deadline, tell: Callable[[str], None]) ->
         tell("frozen")
         os.kill(os.getpid(), orders.signal)
 
+    become_subreaper()  # as an agent is
     asyncio.run(_Agent(orders, deadline, tell, StepCounter(orders.step, reached)).run())
 
 
@@ -173,6 +175,7 @@ class _Agent:
         with contextlib.suppress(StartFailedError):
             await workers.initialize_workers(an_assign(attempt=1, nodes=1, group_rank=0))
         sys.settrace(None)
+        await processes.call(lambda: sys.settrace(None))  # a traced search of /proc takes five times as long
         self._steps.reach()
         self._tell(f"started {self._steps.count}")
         await keeping

@@ -29,6 +29,7 @@ import ctypes
 import os
 import select
 import signal
+import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -62,6 +63,7 @@ def main(arguments: Sequence[str]) -> int:
     with contextlib.suppress(OSError):
         go_on_without_parent()
     os.chdir("/")
+    sys.setswitchinterval(0.001)  # so that a search in a thread holds up no kill
     marks = Marks(run_dir=run_dir, node=node, agent=agent)
     if not Guard(marks, Deadline(int(descriptor))).watch():
         kill_all(marks)
@@ -105,6 +107,8 @@ class Guard:
         self._agent = os.getppid()
         self._looks_again_at = 0.0
         self._searches_at = 0.0
+        self._searching = threading.Lock()  # held by who searches the whole node
+        self._has_found = False  # that search, since the deadline
         self._has_said = False
         self._pause_s = KILL_AGAIN_S
         self._word = b""
@@ -123,7 +127,7 @@ class Guard:
         left = self._deadline.value - now()
         if left <= 0:
             return self._kill()
-        self._has_said, self._pause_s, self._searches_at = False, KILL_AGAIN_S, 0.0
+        self._has_said, self._has_found, self._pause_s, self._searches_at = False, False, KILL_AGAIN_S, 0.0
         if left > LOOKS_BEFORE_S:
             return left - LOOKS_BEFORE_S
         if now() >= self._looks_again_at:
@@ -144,8 +148,9 @@ class Guard:
     def _kill(self) -> float:
         """Do one round of kills; return the seconds until the next one is due.
 
-        First come the workers that the last search ahead has found, then those below the agent, then all others.
-        To search the whole node takes long, and is done less and less often while no worker is found.
+        First come the workers that the last search ahead has found, then those below the agent, then all others. To
+        search the whole node takes long: it is done in a thread, as a worker that was just being started is seen below
+        the agent a moment later, and less and less often while no worker is found.
         """
         known, self._seen = [process for process in self._seen.values() if _is_alive(process)], {}
         signal_all(known, signal.SIGKILL)
@@ -153,22 +158,27 @@ class Guard:
         if not self._deadline.has_passed:
             return 0.0  # the deadline was moved, so the next attempt may start: these may be its workers
         signal_all(below.values(), signal.SIGKILL)
-        found = self._kill_anywhere() if now() >= self._searches_at else False
-        if (known or below or found) and not self._has_said:
+        is_due = now() >= self._searches_at and self._searching.acquire(blocking=False)
+        if is_due and not _in_a_thread(self._kill_anywhere):
+            self._kill_anywhere()
+        if (known or below or self._has_found) and not self._has_said:
             self._has_said = True
             _in_a_thread(self._say)
         return KILL_AGAIN_S
 
-    def _kill_anywhere(self) -> bool:
-        """Kill the workers found on the whole node; return whether there were any."""
-        # The search skips a process that it has recorded as unrelated, even if that became a worker later.
-        found = self._search.find() or find_workers(self._marks)
-        if not self._deadline.has_passed:
-            return False  # as in `_kill`: the deadline was moved; the next round sees that, too
-        signal_all(found.values(), signal.SIGKILL)
-        self._pause_s = KILL_AGAIN_S if found else min(2 * self._pause_s, LOOK_AGAIN_S)
-        self._searches_at = now() + self._pause_s
-        return bool(found)
+    def _kill_anywhere(self) -> None:
+        """Kill the workers found on the whole node; the next search may begin then."""
+        try:
+            # The search skips a process that it has recorded as unrelated, even if that became a worker later.
+            found = self._search.find() or find_workers(self._marks)
+            if not self._deadline.has_passed:
+                return  # as in `_kill`: the deadline was moved; the next round sees that, too
+            signal_all(found.values(), signal.SIGKILL)
+            self._has_found = self._has_found or bool(found)
+            self._pause_s = KILL_AGAIN_S if found else min(2 * self._pause_s, LOOK_AGAIN_S)
+            self._searches_at = now() + self._pause_s
+        finally:
+            self._searching.release()
 
     def _say(self) -> None:
         text = f"the workers of {self._marks.node} may not run any longer, and the agent has not ended them: killed"
@@ -192,10 +202,12 @@ class Guard:
         return None if data else False
 
 
-def _in_a_thread(function: Callable[[], None]) -> None:
-    """Run a function in a thread of its own; do nothing if no thread can be started."""
+def _in_a_thread(function: Callable[[], None]) -> bool:
+    """Run a function in a thread of its own; do nothing, and return False, if no thread can be started."""
     with contextlib.suppress(RuntimeError):
         threading.Thread(target=function, daemon=True).start()
+        return True
+    return False
 
 
 def _is_alive(process: Process) -> bool:

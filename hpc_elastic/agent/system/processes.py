@@ -191,18 +191,23 @@ def _is_told(pid: int, marks: Marks, found: dict[int, Process]) -> bool:
     return environ is not None
 
 
-def find_below(ancestor: int, marks: Marks) -> dict[int, Process]:
+def find_below(ancestor: int, marks: Marks, *, spared: Collection[int] = ()) -> dict[int, Process]:
     """Return the run's processes below an ancestor that are alive, by process id; reads nothing of other processes.
 
     They are those that carry the marks, and whatever these have started. An orphan is below if the ancestor is a
     subreaper. A process that starts or ends meanwhile may be missed. All are missed where the kernel has no lists of
     children (CONFIG_PROC_CHILDREN, which distributions set).
+
+    Args:
+        ancestor: the process id of the one below which they are.
+        marks: what they carry in their environments.
+        spared: process ids to leave out, with everything below them.
     """
     found = {}
     left = [(pid, False) for pid in _list_children(ancestor)]
     while left:
         pid, is_ours = left.pop()
-        process = None if pid == os.getpid() else find_process(pid)
+        process = None if pid == os.getpid() or pid in spared else find_process(pid)
         if process is None:
             continue
         is_ours = is_ours or marks.match(read_environment(pid))

@@ -32,7 +32,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from hpc_elastic.agent.system.background import BackgroundThread
-from hpc_elastic.agent.system.processes import Marks, WorkerSearch, signal_all
+from hpc_elastic.agent.system.processes import Marks, WorkerSearch, find_below, signal_all
 from hpc_elastic.agent.workers.spawn import SpawnedWorker
 from hpc_elastic.last_word import Word, WordKind
 from hpc_elastic.membership.messages import StopManner
@@ -102,6 +102,7 @@ class Workers:
         self._saving = saving
         self._killed: set[int] = set()  # process ids of workers that got a KILL while others saved
         self._thread = thread
+        self._marks = marks
         self._search = WorkerSearch(marks, ancestor=os.getpid())
         self._times = times
         self._spared = spared
@@ -385,6 +386,7 @@ class Workers:
         self._sent = signal.SIGKILL
         for worker in self._alive.values():  # at once, because the search for what they have started takes time
             self._signal(worker, signal.SIGKILL)
+        await self._thread.call(self._kill_below)
         while True:
             found = await self._find()
             if not found and not self._alive:
@@ -395,6 +397,16 @@ class Workers:
             waiting = asyncio.gather(_all_gone(found), self._none_alive.wait())
             with contextlib.suppress(asyncio.TimeoutError):
                 await asyncio.wait_for(waiting, KILL_AGAIN_S)
+
+    def _kill_below(self) -> None:
+        """Kill what is below this process; a look at all processes of a node with thousands takes too long for a fence.
+
+        An orphan that comes to this process during a look may be missed in it, and is there in the next one.
+        """
+        killed: set[int] = set()
+        while (found := find_below(os.getpid(), self._marks, spared=self._spared())).keys() - killed:
+            signal_all(found.values(), signal.SIGKILL)
+            killed |= found.keys()
 
     def _signal(self, worker: SpawnedWorker, number: signal.Signals) -> None:
         with contextlib.suppress(ProcessLookupError, PermissionError):

@@ -291,6 +291,7 @@ def test_requests_are_read_again_after_the_file_system_was_in_trouble(tmp_path: 
     play(tmp_path, scene, times=CoordinatorTimes(watch=WatchTimes(look_every_s=0.001)))
 
 
+@pytest.mark.long
 def test_a_new_start_of_the_job_is_heard_of_while_the_disk_is_busy(tmp_path: Path) -> None:
     """The new start waits for a lease, and not for what the older one writes or reads meanwhile."""
     is_free = threading.Event()

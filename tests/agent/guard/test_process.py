@@ -430,6 +430,19 @@ def test_kills_the_agents_workers_before_it_looks_at_all_processes_of_the_node(s
     assert worker.wait(20) == -signal.SIGKILL
 
 
+def test_kills_the_agents_late_workers_while_it_looks_at_all_processes_of_the_node(
+    spawn: Spawn, tmp_path: Path
+) -> None:
+    """A worker that was in the middle of its exec shows no marks in the look before."""
+    guard = spawn(COLD.format(run_dir=str(tmp_path)))
+    worker = spawn(environment=marks_of(tmp_path))
+    assert guard.stdin is not None
+    guard.stdin.write(b"\n")
+    guard.stdin.flush()
+    assert worker.wait(20) == -signal.SIGKILL
+    assert spawn(environment=marks_of(tmp_path)).wait(20) == -signal.SIGKILL
+
+
 def test_looks_for_late_workers_of_the_agent_often_and_for_others_seldom(tmp_path: Path) -> None:
     """torch's agent starts workers that look at no deadline."""
     source = ROUNDS.format(run_dir=str(tmp_path))
@@ -463,6 +476,7 @@ def test_a_look_ahead_is_not_the_last_one_if_the_deadline_is_never_far(tmp_path:
     deadline.close()
 
 
+@pytest.mark.long
 def test_a_guard_that_was_started_again_carries_no_workers_marks(
     guarded: Guarded, spawn: Spawn, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -93,6 +93,7 @@ def test_an_alarm_wakes_at_its_moment_and_not_before() -> None:
     alarm.close()
 
 
+@pytest.mark.long
 def test_agent_and_guard_wait_by_the_same_clock(tmp_path: Path, spawn: Spawn) -> None:
     deadline = Deadline.create()
     link = GuardLink(str(PACKAGE), run_dir=str(tmp_path), node="node1", deadline=deadline)

@@ -56,6 +56,7 @@ def test_a_check_that_hangs_holds_up_neither_the_others_nor_the_end() -> None:
         release.set()
 
 
+@pytest.mark.long
 def test_a_check_that_hangs_is_not_asked_again_until_it_has_answered() -> None:
     release, asked = threading.Event(), []
 
@@ -201,6 +202,7 @@ def test_amds_pages_are_read_where_the_step_has_all_gpus_of_the_node(
     assert find_amd_problem(environ, sys=amd_cards(tmp_path, *pages)) == expected
 
 
+@pytest.mark.long
 def test_a_driver_that_hangs_is_a_problem_after_its_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fake_tool(tmp_path, monkeypatch, "*) exec sleep 600 ;;")
     assert find(a_plan(resources=WITH_GPUS), {}, "gpus", limit_s=1.0) == "gpus: no answer within 1 s"

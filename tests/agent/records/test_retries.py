@@ -29,6 +29,7 @@ class Work:
         return self()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("failures", [0, 1, 3])
 def test_what_is_refused_is_done_again_and_said_once(failures: int) -> None:
     said: list[str] = []

@@ -379,6 +379,7 @@ def test_no_try_begins_after_join_timeout(tmp_path: Path) -> None:
     play(tmp_path, scene, times=retrying())
 
 
+@pytest.mark.long
 def test_the_head_that_claimed_and_is_gone_when_join_timeout_is_over_is_succeeded(tmp_path: Path) -> None:
     async def scene(made: Scene) -> None:
         made.allow(join_retries=3, join_timeout_s=0.5)
@@ -447,6 +448,7 @@ def test_a_head_that_answers_late_is_waited_for_on_the_same_connection(tmp_path:
     play(tmp_path, scene, times=replace(retrying(answers_within_s=0.0, persists_s=0.0), silent_after_s=0.01))
 
 
+@pytest.mark.long
 def test_a_head_that_never_answers_is_given_up_at_join_timeout(tmp_path: Path) -> None:
     async def scene(made: Scene) -> None:
         made.allow(join_timeout_s=1.0)

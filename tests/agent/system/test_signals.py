@@ -110,6 +110,7 @@ def test_a_term_that_the_shell_outside_of_an_image_got_is_the_agents() -> None:
     assert from_outside(b"TERM\n", until=1) == [("SIGTERM", True)]
 
 
+@pytest.mark.long
 def test_a_usr1_that_the_shell_outside_of_an_image_got_is_the_agents() -> None:
     assert from_outside(b"CONT\nUSR1\n", until=1) == ["pass on SIGUSR1"]
 
@@ -118,6 +119,7 @@ def test_the_workers_have_a_term_that_their_guard_has_got_a_moment_later() -> No
     assert is_term_here(False, False, True)
 
 
+@pytest.mark.long
 def test_the_workers_have_no_term_if_their_guard_gets_none() -> None:
     assert not is_term_here(False)
 
@@ -161,10 +163,12 @@ def term_twice(*second: signal.Signals) -> list[object]:
     return told
 
 
+@pytest.mark.long
 def test_a_second_scancel_with_term_means_now() -> None:
     assert term_twice(signal.SIGTERM) == ["escalate"]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "signals",
     [
@@ -210,6 +214,7 @@ def looked_after(*numbers: signal.Signals, got: set[signal.Signals], until: int)
     return told
 
 
+@pytest.mark.long
 def test_what_the_workers_have_got_themselves_is_not_passed_on() -> None:
     expected = ["forget SIGUSR1", "got SIGUSR1, as the workers did"]
     assert looked_after(signal.SIGUSR1, got={signal.SIGUSR1}, until=2) == expected
@@ -244,6 +249,7 @@ def test_what_the_shell_outside_of_an_image_tells_of_a_moment_later_is_the_same_
     assert told == ["got SIGUSR1, as the workers did"]
 
 
+@pytest.mark.long
 def test_what_the_agent_alone_got_is_passed_on_once_though_it_came_twice_at_once() -> None:
     told = looked_after(signal.SIGUSR1, signal.SIGUSR2, signal.SIGUSR1, got={signal.SIGUSR2}, until=3)
     assert sorted(map(str, told)) == ["forget SIGUSR2", "got SIGUSR2, as the workers did", "pass on SIGUSR1"]

@@ -52,6 +52,7 @@ def with_a_strict_reader(layout: RunLayout, order: WorkerOrder, exitcode: int, f
     return record_failure(layout, order, node="node2", role="default", pid=fuzz.PID, exitcode=exitcode, timestamp=1.0)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "worse", [without_cleaning, with_its_message_as_it_is, with_its_time_as_it_is, with_a_strict_reader]
 )

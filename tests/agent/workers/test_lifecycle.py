@@ -8,20 +8,22 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection
 from pathlib import Path
 
 import pytest
 
 from hpc_elastic.agent.system.background import BackgroundThread
-from hpc_elastic.agent.system.processes import Marks, find_workers
+from hpc_elastic.agent.system.processes import Marks, WorkerSearch, find_workers
 from hpc_elastic.agent.workers.last_words import LastWords
 from hpc_elastic.agent.workers.lifecycle import CLOSING_BOUND_S, Explained, StopTimes, WorkerExit, Workers
 from hpc_elastic.agent.workers.spawn import SpawnedWorker, WorkerOrder, spawn_workers
 from hpc_elastic.last_word import NAME_VARIABLE, Word, WordKind, send_last_word
 from hpc_elastic.membership.messages import StopManner
+from hpc_elastic.processes import Process
 from hpc_elastic.rundir.layout import RunLayout
-from tests.agent.conftest import SLEEP, SPAWNER, Spawn, is_running, marks_of, own_children
+from tests.agent.conftest import SLEEP, SPAWNER, Spawn, is_running, marks_of, own_children, wait_until_gone
+from tests.worker.forking import subreaper
 
 IGNORES_TERM = "import signal, time; signal.signal(15, signal.SIG_IGN); print('ready', flush=True); time.sleep(60)"
 SAVES = """
@@ -219,6 +221,33 @@ def test_a_fence_kills_at_once(tmp_path: Path) -> None:
         await made.workers.stop_workers(StopManner.FENCE, is_terminated=False)
 
     assert play(tmp_path, scene).exits == [(0, -9)]
+
+
+@pytest.mark.long
+def test_a_fence_kills_what_a_worker_has_started_before_it_looks_at_the_nodes_other_processes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A node may have thousands of them, and workers may work no longer than until their deadline."""
+    left: list[bool] = []
+    find = WorkerSearch.find
+
+    async def scene(made: Scene) -> None:
+        await made.start(
+            HELPED.format(source=SLEEPS, exitcode="time.sleep(60)").replace("import sub", "import time, sub")
+        )
+        helper = int(made.output().split()[1])
+
+        def find_later(self: WorkerSearch, **which: Collection[int]) -> dict[int, Process]:
+            left.append(not wait_until_gone(helper, within_s=5))
+            return find(self, **which)
+
+        monkeypatch.setattr(WorkerSearch, "find", find_later)
+        assert await made.workers.stop_workers(StopManner.FENCE, is_terminated=False) == ()
+
+    with subreaper():
+        play(tmp_path, scene)
+    assert not any(left)
+    assert left
 
 
 @pytest.mark.long

@@ -113,6 +113,7 @@ def test_every_byte_comes_back_as_it_was_written(tmp_path: Path) -> None:
     assert [node.read(rank) for rank in range(3)] == contents
 
 
+@pytest.mark.long
 def test_an_incomplete_line_is_readable_before_its_end_comes(tmp_path: Path) -> None:
     with ranks(tmp_path) as node:
         node.write(0, b"progress 10 %")

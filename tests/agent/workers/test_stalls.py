@@ -124,6 +124,7 @@ async def beat_until(scene: Scene, ranks: tuple[int, ...], is_enough: Callable[[
         await asyncio.sleep(0.01)
 
 
+@pytest.mark.long
 def test_a_silent_rank_is_reported_with_its_error_file(tmp_path: Path) -> None:
     async def scene(made: Scene) -> None:
         made.beat(1, 41)
@@ -201,6 +202,7 @@ def test_a_stop_of_ranks_that_beat_takes_no_time(tmp_path: Path, manner: StopMan
     play(tmp_path, scene, stall_s=60.0, nodes=("local0", "local1"), times=LONG)
 
 
+@pytest.mark.long
 def test_a_role_whose_failures_are_ignored_loses_its_stalled_worker(tmp_path: Path) -> None:
     """Nobody would stop it else; its end by KILL finds the error file that says why."""
 

@@ -50,6 +50,7 @@ def test_nodes_meet_the_first_one_and_their_neighbours(tmp_path: Path) -> None:
     assert sorted(number for each in seen for number in each.created) == list(range(8))
 
 
+@pytest.mark.long
 def test_a_node_that_never_comes_is_named_by_the_others(tmp_path: Path) -> None:
     seen = meet(node(tmp_path, 0, 3, meeting_s=1.0), node(tmp_path, 1, 3, meeting_s=1.0))
     assert [(contact.peer, contact.cause) for each in seen for contact in each.contacts if contact.problem] == [

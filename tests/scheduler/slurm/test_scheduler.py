@@ -64,6 +64,7 @@ def test_does_not_answer_if_there_is_no_slurm(program: Program) -> None:
     assert "--site local" in (caught.value.tip or "")
 
 
+@pytest.mark.long
 def test_does_not_hang_if_slurm_does(program: Program) -> None:
     for name in ("sinfo", "squeue", "sbatch", "scancel"):
         program(name, "exec /bin/sleep 600")
