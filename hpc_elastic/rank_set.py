@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 MOST_RANKS = 1_000_000
+LONGEST_NAMED = 60  # characters of the ranks that a sentence names
 _PART = re.compile(r"([0-9]{1,9})(?:-([0-9]{1,9}))?")
 
 
@@ -22,6 +23,22 @@ def format_ranks(ranks: Iterable[int]) -> str:
         else:
             parts.append([rank, rank])
     return ",".join(str(first) if first == last else f"{first}-{last}" for first, last in parts)
+
+
+def abbreviate_ranks(ranks: Collection[int]) -> str:
+    """Return ranks as `format_ranks` does; where that is long, the first ones and how many there are.
+
+    A line with each second of 4,096 ranks in it has 10,000 characters, which hide what it is about.
+    """
+    text = format_ranks(ranks)
+    if len(text) <= LONGEST_NAMED:
+        return text
+    return f"{text[: LONGEST_NAMED + 1].rpartition(',')[0]},... ({len(set(ranks))} ranks)"
+
+
+def name_ranks(ranks: Collection[int]) -> str:
+    """Return ranks for a sentence: `rank 3`, `ranks 0-6,8`, `ranks 0,2,4,... (2048 ranks)`."""
+    return f"rank{'' if len(set(ranks)) == 1 else 's'} {abbreviate_ranks(ranks)}"
 
 
 def parse_ranks(text: str) -> tuple[int, ...]:

@@ -21,6 +21,7 @@ from hpc_elastic.membership.decisions import (
 )
 from hpc_elastic.membership.messages import StopManner
 from hpc_elastic.membership.operator_stop import OperatorStop
+from hpc_elastic.membership.roster import name_some
 from hpc_elastic.plan.launch_plan import RestartPlan
 from hpc_elastic.rundir.allocation_ends import ASKED_AGAIN
 from hpc_elastic.rundir.records import RunState
@@ -64,8 +65,8 @@ class Policy:
             return self._restart(history, observation, what, failure_signature(failure), now)
         if observation.trigger is Trigger.NODE_BROKEN:
             if self._is_alone_with_ignored(observation.role):
-                return Ignore(reason=f"{observation.detail} on {', '.join(observation.nodes)}")
-            what = f"{observation.detail} on {', '.join(observation.nodes)}"
+                return Ignore(reason=f"{observation.detail} on {name_some(observation.nodes)}")
+            what = f"{observation.detail} on {name_some(observation.nodes)}"
             return self._restart(history, observation, what, observation.detail, now)
         if observation.trigger is Trigger.NODE_LOST and observation.is_enough:
             return self._go_on_without(history, observation, now)
@@ -215,7 +216,7 @@ def _furthest(*steps: int | None) -> int | None:
 
 def _restart_uncharged(history: History, observation: Observation, now: float) -> RestartWorkers | None:
     """Return the restart that an observation asks for and that costs nothing; None if it asks for none."""
-    nodes, detail, manner = ", ".join(observation.nodes), observation.detail, StopManner.GRACE
+    nodes, detail, manner = name_some(observation.nodes), observation.detail, StopManner.GRACE
     if observation.trigger is Trigger.STATE_MISSING:  # once for each state: the next attempt begins without it
         reason, manner = f"{nodes}: {detail}", StopManner.RESTART
     elif observation.trigger is Trigger.NODE_JOINED:
@@ -245,7 +246,7 @@ def _succeed_without_the_rest() -> Finish:
 
 
 def _finish(observation: Observation) -> Finish:
-    nodes, detail = ", ".join(observation.nodes), observation.detail
+    nodes, detail = name_some(observation.nodes), observation.detail
     if observation.trigger is Trigger.SUCCEEDED:
         return Finish(
             state=RunState.SUCCEEDED,
@@ -323,10 +324,10 @@ def _describe_loss(observation: Observation) -> str:
     if not observation.nodes:  # this head stood still, and perhaps all others with it
         return observation.detail
     were = "was" if len(observation.nodes) == 1 else "were"
-    return f"{', '.join(observation.nodes)} {were} lost: {observation.detail}"
+    return f"{name_some(observation.nodes)} {were} lost: {observation.detail}"
 
 
 def _describe_stop(observation: Observation) -> str:
     if observation.trigger is Trigger.STOP_REQUESTED:
         return f"cancelled by {observation.detail}"
-    return f"{', '.join(observation.nodes)} got {observation.detail} from outside"
+    return f"{name_some(observation.nodes)} got {observation.detail} from outside"

@@ -12,7 +12,7 @@ from hpc_elastic.api.missing_nodes import read_missing_nodes
 from hpc_elastic.codec import DecodeError, from_json
 from hpc_elastic.errors import ExitCode, HpcElasticError, MissingNode, RendezvousTimeoutError, RunDirectoryError
 from hpc_elastic.printable import printable
-from hpc_elastic.rank_set import format_ranks
+from hpc_elastic.rank_set import name_ranks
 from hpc_elastic.rundir import records, store
 from hpc_elastic.rundir.layout import RunLayout
 from hpc_elastic.rundir.records import FailureRecord, RootCause
@@ -92,11 +92,7 @@ class ReturnValuesError(RunDirectoryError):
 
     def __init__(self, problems: Mapping[int, str], result: RunResult) -> None:
         first, *others = problems.values()
-        more = (
-            f"; {len(others)} more: rank{'s' * (len(others) > 1)} {format_ranks(sorted(problems)[1:])}"
-            if others
-            else ""
-        )
+        more = f"; {len(others)} more: {name_ranks(sorted(problems)[1:])}" if others else ""
         others_there = (
             f"the values of the other {len(result.return_values)} ranks are in `result.return_values` of this error"
         )

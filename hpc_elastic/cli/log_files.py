@@ -10,7 +10,7 @@ from typing import Protocol
 
 from hpc_elastic.errors import FileSystemError, UsageError
 from hpc_elastic.observe.facts import attempt_of_rank, list_attempts
-from hpc_elastic.observe.narrate import count
+from hpc_elastic.observe.narrate import count, name_first
 from hpc_elastic.observe.rank_output import has_output, ranks_with_output
 from hpc_elastic.observe.tail import RankTail, Tail
 from hpc_elastic.rundir import store
@@ -82,7 +82,7 @@ def _agent_file(layout: RunLayout, node: str) -> str:
     path = layout.agent_output(node)
     if os.sep not in node and os.path.exists(path):
         return path
-    found = ", ".join(_node_names(layout)) or "none yet"
+    found = name_first(_node_names(layout)) or "none yet"
     raise UsageError(f"no agent wrote on a node {node!r}", tip=f"the nodes of this run: {found}")
 
 

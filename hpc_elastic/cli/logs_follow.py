@@ -9,10 +9,10 @@ from collections.abc import Iterator
 from hpc_elastic.api.schedulers import query_again
 from hpc_elastic.cli.log_files import choose_tails, copy_tail
 from hpc_elastic.cli.logs_merge import Choice, MergedFollower
-from hpc_elastic.observe.facts import attempt_of_rank
+from hpc_elastic.observe.facts import FactReader, attempt_of_rank
 from hpc_elastic.observe.narrate import narrate_state
 from hpc_elastic.observe.queue_wait import QueueWait
-from hpc_elastic.observe.snapshot import Snapshot, take_snapshot
+from hpc_elastic.observe.snapshot import Snapshot, make_snapshot
 from hpc_elastic.observe.tail import RankTail
 from hpc_elastic.observe.waiting import WAITING
 from hpc_elastic.observe.watch import RunWatch, watch
@@ -28,9 +28,10 @@ def follow_logs(layout: RunLayout, arguments: Namespace, choice: Choice | None) 
         arguments: the command line.
         choice: what is shown line by line; None for the whole output of one rank, an agent or the script.
     """
-    first = take_snapshot(layout, None)
+    reader = FactReader(layout)
+    first = make_snapshot(reader.read(), None)
     scheduler = None if first.is_over else query_again(first.scheduler, layout.root)
-    snapshots = _say_waiting(watch(RunWatch(layout, scheduler)))
+    snapshots = _say_waiting(watch(RunWatch(layout, scheduler, reader=reader)))
     if choice is not None:
         merged = MergedFollower(layout, choice)
         for snapshot in snapshots:

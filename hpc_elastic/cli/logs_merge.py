@@ -10,7 +10,7 @@ import sys
 import time
 from argparse import Namespace
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
 
@@ -19,15 +19,15 @@ from hpc_elastic.errors import UsageError
 from hpc_elastic.observe.dedupe import Deduper, Group
 from hpc_elastic.observe.facts import list_attempts
 from hpc_elastic.observe.log_streams import AnyStream, Batch, merge, open_streams
+from hpc_elastic.observe.narrate import name_first
 from hpc_elastic.observe.roster import RankPlace, read_roster
-from hpc_elastic.rank_set import RankSetError, format_ranks, parse_ranks
+from hpc_elastic.rank_set import RankSetError, format_ranks, name_ranks, parse_ranks
 from hpc_elastic.rundir import store
 from hpc_elastic.rundir.layout import RunLayout
 from hpc_elastic.units import parse_duration
 
 ALL = "all"
 FOLLOW_WINDOW_NS = 2_000_000_000
-LONGEST_RANKS = 60  # characters of the ranks before a line
 _BUFFER_BYTES = 256 * 1024
 # What may move a terminal's cursor or change its state; colours (ESC [ ... m) and tabs may stay.
 _CONTROL = re.compile(rb"\x1b(?!\[[0-9;:]*m)|[\x00-\x08\x0a-\x1a\x1c-\x1f\x7f]|\xc2[\x80-\x9f]")
@@ -147,14 +147,13 @@ def print_merged(layout: RunLayout, choice: Choice) -> int:
     Raises:
         UsageError: there is no such attempt, node or rank.
     """
-    attempt = _attempt(layout, choice)
+    attempt, failed = _attempt(layout, choice)
     if attempt is None:
         print("no rank has failed", file=sys.stderr)
         return 0
-    places = choose_places(layout, choice, attempt)
+    places = choose_places(layout, choice, attempt, failed=failed)
     if choice.is_failed:
-        word = "rank" if len(places) == 1 else "ranks"
-        which = f"{word} {format_ranks(place.rank for place in places)}" if places else "no rank"
+        which = name_ranks([place.rank for place in places]) if places else "no rank"
         print(f"{which} failed in attempt {attempt}", file=sys.stderr)
     streams = open_streams(
         layout, places, with_stdout=choice.with_stdout, with_stderr=choice.with_stderr, last=choice.last
@@ -324,8 +323,17 @@ class LinePrinter:
                 store.write_all(target, content)
 
 
-def choose_places(layout: RunLayout, choice: Choice, attempt: int, *, is_strict: bool = True) -> list[RankPlace]:
+def choose_places(
+    layout: RunLayout, choice: Choice, attempt: int, *, is_strict: bool = True, failed: Sequence[int] = ()
+) -> list[RankPlace]:
     """Return the chosen ranks of an attempt, with their nodes and the attempts in which they were started.
+
+    Args:
+        layout: the run's.
+        choice: what is asked for.
+        attempt: the attempt.
+        is_strict: whether a rank or a node that it has not got is an error.
+        failed: the ranks that failed in it, for a choice of these.
 
     Raises:
         UsageError: the attempt has no roster, or `is_strict` and it has no such rank or node.
@@ -333,7 +341,7 @@ def choose_places(layout: RunLayout, choice: Choice, attempt: int, *, is_strict:
     places = read_roster(layout, attempt)
     if not places:
         raise UsageError(f"attempt {attempt} has no roster yet", tip="try again in a moment, or ask for an older one")
-    wanted = failed_ranks(layout, attempt) if choice.is_failed else choice.ranks
+    wanted = failed if choice.is_failed else choice.ranks
     if wanted is not None:
         missing = [rank for rank in wanted if rank not in places]
         if missing and is_strict and not choice.is_failed:
@@ -345,9 +353,8 @@ def choose_places(layout: RunLayout, choice: Choice, attempt: int, *, is_strict:
     found = [place for place in places.values() if place.node == choice.node]
     if not found and is_strict and not choice.is_failed:
         nodes = sorted({place.node for place in places.values()})
-        listed = ", ".join(nodes[:8]) + (f" and {len(nodes) - 8} more" if len(nodes) > 8 else "")
         raise UsageError(
-            f"none of these ranks was on {choice.node!r} in attempt {attempt}", tip=f"they are on {listed}"
+            f"none of these ranks was on {choice.node!r} in attempt {attempt}", tip=f"they are on {name_first(nodes)}"
         )
     return found
 
@@ -359,18 +366,22 @@ def failed_ranks(layout: RunLayout, attempt: int) -> tuple[int, ...]:
     )
 
 
-def _attempt(layout: RunLayout, choice: Choice) -> int | None:
+def _attempt(layout: RunLayout, choice: Choice) -> tuple[int | None, tuple[int, ...]]:
+    """Return the attempt that is asked for, None if none failed, and its failed ranks if these are asked for."""
     attempts = list_attempts(layout)
     if not attempts:
         raise UsageError("no rank has written yet: there is no attempt", tip="`hpc-elastic status` says why")
+    if choice.attempt is not None and choice.attempt not in attempts:
+        found = f"attempts {attempts[0]} to {attempts[-1]}"
+        raise UsageError(f"there is no attempt {choice.attempt}: {layout.root} has {found}")
+    if not choice.is_failed:
+        return choice.attempt or attempts[-1], ()
     if choice.attempt is not None:
-        if choice.attempt not in attempts:
-            found = f"attempts {attempts[0]} to {attempts[-1]}"
-            raise UsageError(f"there is no attempt {choice.attempt}: {layout.root} has {found}")
-        return choice.attempt
-    if choice.is_failed:
-        return next((number for number in reversed(attempts) if failed_ranks(layout, number)), None)
-    return attempts[-1]
+        return choice.attempt, failed_ranks(layout, choice.attempt)
+    for number in reversed(attempts):
+        if failed := failed_ranks(layout, number):
+            return number, failed
+    return None, ()
 
 
 def _matching(grep: re.Pattern[str], lines: Iterable[bytes]) -> Iterator[bytes]:
@@ -381,10 +392,7 @@ def _matching(grep: re.Pattern[str], lines: Iterable[bytes]) -> Iterator[bytes]:
 def _who(group: Group) -> str:
     if len(group.ranks) == 1:
         return f"{group.node}:{group.ranks[0]}"
-    text = format_ranks(group.ranks)
-    if len(text) > LONGEST_RANKS:
-        text = f"{text[:LONGEST_RANKS].rpartition(',')[0]},... ({len(group.ranks)} ranks)"
-    return f"ranks {text}"
+    return name_ranks(group.ranks)
 
 
 def _shown(line: bytes) -> bytes:

@@ -13,7 +13,7 @@ from hpc_elastic.failures.stacks import RankStack, StackGroup, group_stacks
 from hpc_elastic.observe.snapshot import Snapshot
 from hpc_elastic.observe.stacks import find_last_stacks, read_stacks
 from hpc_elastic.printable import printable
-from hpc_elastic.rank_set import RankSetError, format_ranks, parse_ranks
+from hpc_elastic.rank_set import RankSetError, abbreviate_ranks, format_ranks, name_ranks, parse_ranks
 from hpc_elastic.rundir.layout import RunLayout
 
 _WITHIN_S = 15.0
@@ -99,9 +99,7 @@ def _print(
     chosen = {stack.rank: stack for stack in stacks if ranks is not None and stack.rank in ranks}
     absent = [rank for rank in ranks or () if rank not in chosen]
     if absent:
-        warn(
-            f"there is no stack of rank {format_ranks(absent)}; there is one of {format_ranks(s.rank for s in stacks)}"
-        )
+        warn(f"there is no stack of {name_ranks(absent)}; there is one of {abbreviate_ranks([s.rank for s in stacks])}")
     if arguments.json:
         _print_json(snapshot, groups, chosen, of_nodes, attempt=attempt, request=request, missing=missing)
     elif ranks is not None:
@@ -109,7 +107,7 @@ def _print(
             print(printable(f"rank {rank} on {chosen[rank].node}:\n{chosen[rank].text.rstrip()}\n"))
     else:
         for group in groups:
-            which = f": {format_ranks(group.ranks)}" if len(group.ranks) > 1 else ""
+            which = f": {abbreviate_ranks(group.ranks)}" if len(group.ranks) > 1 else ""
             print(printable(group.sentence(of_nodes=of_nodes) + which))
         if not groups:
             print("no rank runs right now")

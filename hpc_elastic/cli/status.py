@@ -15,6 +15,7 @@ from hpc_elastic.cli.arguments import VerbParser, add_json, add_run, terminal_wi
 from hpc_elastic.cli.look import look, note
 from hpc_elastic.cli.output import print_json
 from hpc_elastic.errors import RunDirectoryError
+from hpc_elastic.observe.facts import claim_of
 from hpc_elastic.observe.snapshot import Snapshot, snapshot_to_json
 from hpc_elastic.rundir.layout import ArrayLayout, RunLayout
 from hpc_elastic.rundir.states import RunState
@@ -95,7 +96,8 @@ def _read_pace(layout: RunLayout, snapshot: Snapshot) -> Pace:
 def _read_useful_time(layout: RunLayout, snapshot: Snapshot) -> UsefulTime:
     from hpc_elastic.useful_time.reading import read_useful_time
 
-    return read_useful_time(layout, now=time.time() if snapshot.state is RunState.RUNNING else None)
+    now = time.time() if snapshot.state is RunState.RUNNING else None
+    return read_useful_time(layout, now=now, claims=[claim_of(attempt) for attempt in snapshot.attempt_history])
 
 
 def _draw(snapshot: Snapshot, pace: Pace, useful_time: UsefulTime, run: str) -> None:

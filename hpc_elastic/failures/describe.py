@@ -24,6 +24,8 @@ _SIGNALLED = {
     FailureClass.BUS_ERROR: "memory that a file or a device no longer backs",
     FailureClass.SHARED_MEMORY_FULL: "no room in shared memory (/dev/shm)",
 }
+_SIGNED = 500  # characters of a message that make its signature
+_NUMBER = re.compile(r"0x[0-9a-f]+|\d+")
 _AMOUNT = re.compile(r"[\d.]+ of [\d.]+ [KMGT]iB")
 _NESTED = "Traceback (most recent call last):"
 _COMPILERS = "TorchRuntimeError: "  # torch/_dynamo/exc.py
@@ -117,8 +119,15 @@ def first_line(message: str) -> str:
 
 def failure_signature(failure: FailureRecord) -> str:
     """Return a text that is equal for equal failures: class, exit code and message with its numbers masked."""
-    words = re.sub(r"0x[0-9a-f]+|\d+", "#", failure.message)[:500]
-    return f"{failure.failure_class}/{failure.exitcode}/{words}"
+    return f"{failure.failure_class}/{failure.exitcode}/{_masked(failure.message)}"
+
+
+def _masked(message: str) -> str:
+    """Return the first characters of a message whose numbers are masked; of a long one no more is looked at."""
+    masked = _NUMBER.sub("#", message[: 4 * _SIGNED])
+    if len(masked) < _SIGNED + len("0x"):  # of a number that is cut off, its beginning may be left at the end
+        masked = _NUMBER.sub("#", message)
+    return masked[:_SIGNED]
 
 
 def phrase_of(word: str) -> str:

@@ -12,7 +12,7 @@ from typing import TypeVar
 
 from hpc_elastic.codec import objects_in
 from hpc_elastic.failures.traceback_text import Frame, name_frame
-from hpc_elastic.rank_set import format_ranks
+from hpc_elastic.rank_set import name_ranks
 
 MOST_GROUPS = 8  # of which something is said
 _WORLD = "default_pg"  # the group that all ranks are in
@@ -83,10 +83,10 @@ def describe_collectives(records: Sequence[RankCollectives], world_size: int) ->
         counts = {record.rank: record.called.get(group) for record in records if record.rank not in waiting}
         behind = {rank: count for rank, count in counts.items() if count is not None and count < number}
         absent = [rank for rank, count in counts.items() if count is None and group == _WORLD]
-        sentences = [f"{_ranks(ranks)} waited in {_call(call)}" for call, ranks in _by_key(in_it)]
-        sentences += [f"{_ranks(ranks)} had called {count} of it" for count, ranks in _by_key(behind)]
+        sentences = [f"{name_ranks(ranks)} waited in {_call(call)}" for call, ranks in _by_key(in_it)]
+        sentences += [f"{name_ranks(ranks)} had called {count} of it" for count, ranks in _by_key(behind)]
         if absent:
-            sentences.append(f"no call of it was in the record of {_ranks(absent)}")
+            sentences.append(f"no call of it was in the record of {name_ranks(absent)}")
         unread = world_size - len(records)
         if unread > 0:
             sentences.append(
@@ -105,10 +105,6 @@ def _by_key(of_ranks: Mapping[int, Key]) -> Iterator[tuple[Key, list[int]]]:
 
 def _call(collective: Collective) -> str:
     return f"{collective.operation} ({collective.frame})" if collective.frame else collective.operation
-
-
-def _ranks(ranks: Sequence[int]) -> str:
-    return f"rank{'s' if len(ranks) > 1 else ''} {format_ranks(ranks)}"
 
 
 def _group(value: object) -> str:

@@ -25,7 +25,7 @@ from dataclasses import dataclass, replace
 
 from hpc_elastic.failures.classes import Blame, FailureClass, blame_of
 from hpc_elastic.failures.describe import describe_failure, failure_signature
-from hpc_elastic.rank_set import format_ranks
+from hpc_elastic.rank_set import format_ranks, name_ranks
 from hpc_elastic.rundir.records import FailureRecord, RootCause
 
 SIMULTANEOUS_S = 0.5
@@ -107,7 +107,7 @@ def name_unfinished(cause: RootCause, stopped: StoppedRanks) -> RootCause:
     nodes = tuple(dict.fromkeys(stopped.nodes[rank] for rank in silent))
     return replace(
         cause,
-        line=f"{cause.line}: {_ranks(silent)}",
+        line=f"{cause.line}: {name_ranks(silent)}",
         rank=only,
         node=nodes[0] if len(nodes) == 1 else "",
         nodes=nodes if len(nodes) > 1 else (),
@@ -123,17 +123,18 @@ def _by_culprits(
     before = not_started or [each for each in culprits if not each.failure.is_after_stop] or list(culprits)
     chosen = _earliest(before)
     alike = failure_signature(chosen.failure)
+    same = [each for each in before if failure_signature(each.failure) == alike]
+    is_same = {each.failure.rank for each in same}
     near = [each for each in before if abs(each.at - chosen.at) <= SIMULTANEOUS_S]
-    same = [each.failure.rank for each in near if failure_signature(each.failure) == alike]
-    other = [each.failure for each in near if failure_signature(each.failure) != alike]
+    other = [each.failure for each in near if each.failure.rank not in is_same]
     line = describe_failure(chosen.failure)
     if len(same) > 1:
-        line += f"; {_ranks(set(same) - {chosen.failure.rank})} failed in the same way"
+        line += f"; {name_ranks(is_same - {chosen.failure.rank})} failed in the same way"
         if 0 < 2 * len(others := _unfailed(observed, stopped)) <= len(same):  # the few that many may have waited for
-            line += f", {_ranks(others)} had not failed"
+            line += f", {name_ranks(others)} had not failed"
     if other:
         line += f"; at about the same time {_others(other)}, which may be the cause as well"
-    return _found(attempt, chosen, line, observed, stopped, candidates=[*same, *(each.rank for each in other)])
+    return _found(attempt, chosen, line, observed, stopped, candidates=[each.failure.rank for each in near])
 
 
 def _culprits(observed: Sequence[ObservedFailure]) -> list[ObservedFailure]:
@@ -150,7 +151,7 @@ def _unfailed(observed: Sequence[ObservedFailure], stopped: StoppedRanks) -> lis
 def _is_told_of_another(failure: FailureRecord) -> bool:
     """Return whether a rank failed only because a distributed checkpoint told it of another rank's failure."""
     found = _FAILED_AT_CHECKPOINT.match(failure.message)
-    return found is not None and str(failure.rank) not in found[1].split(", ")
+    return found is not None and f", {failure.rank}," not in f", {found[1]},"
 
 
 def _by_victims(attempt: int, observed: Sequence[ObservedFailure], stopped: StoppedRanks) -> FoundCause:
@@ -160,23 +161,25 @@ def _by_victims(attempt: int, observed: Sequence[ObservedFailure], stopped: Stop
     early = sorted(set(stopped.succeeded) - failed)
     waited = [each for each in observed if has_waited(each.failure)]
     if paused := sorted((set(stopped.paused) & set(stopped.nodes)) - failed - set(stopped.succeeded)):
-        who = f"rank {paused[0]} on {stopped.nodes[paused[0]]} was" if len(paused) == 1 else f"{_ranks(paused)} were"
+        who = (
+            f"rank {paused[0]} on {stopped.nodes[paused[0]]} was" if len(paused) == 1 else f"{name_ranks(paused)} were"
+        )
         what = f"{who} stopped by a signal such as SIGSTOP, or by a debugger, while others waited"
         return _silent(attempt, chosen, f"{what}; {describe_failure(chosen.failure)}", observed, stopped, paused)
     if early:
-        what = f"{_ranks(early)} had ended with exit code 0 while others still worked"
+        what = f"{name_ranks(early)} had ended with exit code 0 while others still worked"
         return _silent(attempt, chosen, f"{what}; {describe_failure(chosen.failure)}", observed, stopped, early)
     missing = _missing(observed, waited, stopped)
     if missing and waited and not has_waited(chosen.failure) and not stopped.waiting:
         # The stop was for a lost connection, so nobody was asked where it was: who did not fail may have waited too.
         chosen = _earliest(waited)
-        line = f"{_consequence(chosen, observed)}; {_ranks(missing)} had not failed"
+        line = f"{_consequence(chosen, observed)}; {name_ranks(missing)} had not failed"
         return _found(attempt, chosen, line, observed, stopped, candidates=[chosen.failure.rank, *missing])
     description = describe_failure(chosen.failure)
     if missing and waited:
         is_rendezvous = all(each.failure.failure_class == FailureClass.RENDEZVOUS.value for each in waited)
         where = "join the process group for which others waited" if is_rendezvous else "take part in a collective"
-        what = f"{_ranks(missing)} did not {where}{'' if is_rendezvous else ' in which others timed out'}"
+        what = f"{name_ranks(missing)} did not {where}{'' if is_rendezvous else ' in which others timed out'}"
         return _silent(attempt, chosen, f"{what}; {description}", observed, stopped, missing)
     is_alone = [each.failure.rank for each in waited] == [chosen.failure.rank] and len(observed) > 1
     if is_alone and not any(_are_at_one_place(each, chosen) for each in observed if each is not chosen):
@@ -220,9 +223,9 @@ def _apart(victims: Sequence[FailureRecord]) -> str:
     if len(by_frame) < 2 or "" in by_frame:
         return ""
     places = sorted(by_frame.items(), key=lambda each: (-len(each[1]), min(each[1])))
-    told = [f"{_ranks(ranks)} at {frame}" for frame, ranks in places[:MOST_NAMED]]
+    told = [f"{name_ranks(ranks)} at {frame}" for frame, ranks in places[:MOST_NAMED]]
     left = [rank for _, ranks in places[MOST_NAMED:] for rank in ranks]
-    told += [f"{_ranks(left)} elsewhere"] if left else []
+    told += [f"{name_ranks(left)} elsewhere"] if left else []
     return f"; they waited at different lines: {', '.join(told)}"
 
 
@@ -291,8 +294,4 @@ def _found(
 def _others(failures: Sequence[FailureRecord]) -> str:
     described = "; ".join(describe_failure(failure) for failure in failures[:MOST_NAMED])
     left = failures[MOST_NAMED:]
-    return f"{described}; and {_ranks([failure.rank for failure in left])}" if left else described
-
-
-def _ranks(ranks: Collection[int]) -> str:
-    return f"rank{'s' if len(ranks) > 1 else ''} {format_ranks(ranks)}"
+    return f"{described}; and {name_ranks([failure.rank for failure in left])}" if left else described

@@ -32,7 +32,7 @@ from hpc_elastic.membership.run_states import RunStates
 from hpc_elastic.membership.succession import Succession, with_candidates
 from hpc_elastic.membership.tally import Tally
 from hpc_elastic.membership.verdict import Verdict
-from hpc_elastic.rank_set import format_ranks
+from hpc_elastic.rank_set import name_ranks
 from hpc_elastic.rundir.records import (
     AttemptClaim,
     FailureRecord,
@@ -104,8 +104,7 @@ def end_seen(tally: Tally, notice: NoticeReason | None, stop: OperatorStop | Non
     """
     if not tally.again:
         return Seen(trigger=Trigger.SUCCEEDED)
-    whose = "rank" if len(tally.again) == 1 else "ranks"
-    text = f"{whose} {format_ranks(tally.again)} exited 75 after the notice, to go on later"
+    text = f"{name_ranks(tally.again)} exited 75 after the notice, to go on later"
     return Seen(trigger=Trigger.NOTICE_TAKEN, detail=text, notice=notice, stop=stop)
 
 

@@ -89,6 +89,7 @@ class Roster:
     __slots__ = (
         "_dead",
         "_entries",
+        "_healthy_by_role",
         "_missing",
         "_names",
         "_unhealthy",
@@ -105,6 +106,7 @@ class Roster:
         self._entries: dict[str, RosterEntry] = {}
         self._dead: set[str] = set()
         self._unhealthy: dict[str, str] = {}  # of the agents that have joined: what their health checks found
+        self._healthy_by_role: Counter[str] | None = None  # None: to be counted anew
         self.departures = 0
         self._missing = dict.fromkeys(expected)  # as an ordered set
         self.starting = Awaited()  # members of which not every worker has its process
@@ -125,6 +127,7 @@ class Roster:
         """Add a node that has joined."""
         entry = RosterEntry(join=join, lease=MemberLease(now), store_port=join.store_port)
         self._entries[join.node] = entry
+        self._healthy_by_role = None
         self.examined(entry, join.unhealthy)
         self._dead.discard(join.node)
         self._missing.pop(join.node, None)
@@ -136,6 +139,7 @@ class Roster:
         """
         entry = self._entries.pop(node, None)
         self._unhealthy.pop(node, None)
+        self._healthy_by_role = None
         if entry is not None:
             self.departures += 1
             self._dead.add(node)
@@ -145,6 +149,7 @@ class Roster:
 
     def examined(self, member: RosterEntry, unhealthy: str | None) -> None:
         """Record what a member's health checks found, None if it is healthy."""
+        self._healthy_by_role = None
         if unhealthy is None:
             self._unhealthy.pop(member.node, None)
         else:
@@ -184,6 +189,7 @@ class Roster:
         """Remove all agents that have joined."""
         self._entries.clear()
         self._unhealthy.clear()
+        self._healthy_by_role = None
 
     def why_not(self, join: Join) -> str | None:
         """Return why a node cannot join, None if it can."""
@@ -230,15 +236,23 @@ class Roster:
 
     def short_of(self, least: Mapping[str, int]) -> dict[str, int]:
         """Return the roles that have fewer healthy nodes here than they need, and how many nodes each lacks."""
-        here = Counter(entry.role for entry in self._entries.values())
-        here.subtract(self._entries[node].role for node in self._unhealthy)
+        here = self._count_healthy()
         return {role: nodes - here[role] for role, nodes in least.items() if here[role] < nodes}
 
     def surplus(self, most: Mapping[str, int]) -> int:
         """Return how many healthy nodes are here beyond the most that their roles may have: spares of any role."""
-        here = Counter(entry.role for entry in self._entries.values())
-        here.subtract(self._entries[node].role for node in self._unhealthy)
+        here = self._count_healthy()
         return sum(max(0, here[role] - nodes) for role, nodes in most.items())
+
+    def _count_healthy(self) -> Counter[str]:
+        """Return how many healthy nodes each role has.
+
+        The head asks for each failure, and 10,000 ranks may fail together: it is counted when somebody comes or goes.
+        """
+        if self._healthy_by_role is None:
+            self._healthy_by_role = Counter(entry.role for entry in self._entries.values())
+            self._healthy_by_role.subtract(self._entries[node].role for node in self._unhealthy)
+        return self._healthy_by_role
 
     def seats(self, *, with_unhealthy: bool = False) -> list[Seat]:
         """Return what each healthy node brings to a world, by node id; then the same of unhealthy ones, if asked."""

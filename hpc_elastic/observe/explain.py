@@ -32,7 +32,7 @@ from hpc_elastic.observe.explain_facts import (
 )
 from hpc_elastic.observe.narrate import NO_LIMIT, describe_nodes, has_no_logs, unix_time
 from hpc_elastic.observe.snapshot import Snapshot
-from hpc_elastic.rank_set import RankSetError, format_ranks, parse_ranks
+from hpc_elastic.rank_set import format_ranks, name_ranks
 
 FORMAT_VERSION = 1
 MOST_STACKS = 8  # groups of ranks at one place that are told
@@ -306,7 +306,7 @@ def _stacks(facts: ExplainFacts) -> Iterable[str]:
     """Yield a sentence for each group of ranks that were at the same place when the stacks were taken."""
     own = next((each.nodes for each in facts.snapshot.attempt_history if each.number == facts.attempt), ())
     for group in facts.stacks[:MOST_STACKS]:
-        which = f": ranks {format_ranks(group.ranks)}" if len(group.ranks) > 1 else ""
+        which = f": {name_ranks(group.ranks)}" if len(group.ranks) > 1 else ""
         yield f"{group.sentence(of_nodes=len(own))}{which}"
     left = facts.stacks[MOST_STACKS:]
     if left:
@@ -368,14 +368,6 @@ def _notes(facts: ExplainFacts, *, is_guess: bool) -> Iterable[str]:
 
 def _names(text: str, rank: int) -> bool:
     return re.search(rf"\branks? (?:[\d,-]*,)?{rank}\b", text) is not None
-
-
-def ranks_of(text: str) -> tuple[int, ...]:
-    """Return the ranks of a set in a record; none if it is no set of ranks."""
-    try:
-        return parse_ranks(text)
-    except RankSetError:
-        return ()
 
 
 def _limit(limit: int | None) -> int | None:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from hpc_elastic.failures.classes import blame_of
 from hpc_elastic.observe.facts import AttemptFacts
 from hpc_elastic.observe.snapshot import Snapshot
+from hpc_elastic.rank_set import RankSetError, parse_ranks
 
 if TYPE_CHECKING:  # compiled patterns that only an attempt that hung needs
     from hpc_elastic.failures.stacks import StackGroup
@@ -141,6 +142,14 @@ def number_of(record: Mapping[str, Any] | None, key: str) -> int | None:
     """Return a record's whole number; None if the record has none there."""
     value = record.get(key) if record is not None else None
     return value if isinstance(value, int) and not isinstance(value, bool) else None
+
+
+def ranks_of(text: str) -> tuple[int, ...]:
+    """Return the ranks of a set in a record; none if it is no set of ranks."""
+    try:
+        return parse_ranks(text)
+    except RankSetError:
+        return ()
 
 
 def seconds_of(record: Mapping[str, Any] | None) -> float:

@@ -3,8 +3,9 @@
 Theory of operation. The root cause is in a claim or in the result, which the snapshot has; then one node's record and
 one error file are read. Where no root cause was recorded, the failures come from the result, else from the nodes'
 records, else from the error files that were written first; for these two there is a limit of number and of time.
-Whatever cannot be read is a note. A worker may have written anything: only regular files are read, and only so much of
-them.
+Of stacks and flight records, which each rank may have, those of the ranks that the cause is about are read first, then
+those of ranks far apart, within a time as well. Whatever cannot be read is a note. A worker may have written anything:
+only regular files are read, and only so much of them.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ from hpc_elastic.observe.explain_facts import (
     attempt_after,
     find_culprit,
     number_of,
+    ranks_of,
     root_cause_of_attempt,
     text_of,
     unix_seconds,
@@ -45,7 +47,9 @@ if TYPE_CHECKING:
     from hpc_elastic.failures.stacks import StackGroup
 
 MOST_ERROR_FILES = 32
-SEARCH_S = 0.6  # for the records of all nodes of an attempt, and again for its error files
+MOST_PROBED = 64  # ranks of which one has a stack or a flight record if the attempt has any
+SEARCH_S = 0.6  # for the stacks of an attempt, and again for its flight records
+CAUSE_SEARCH_S = 3.0  # for the records of all its nodes, and for its error files: whose is not read is not the cause
 _LONGEST_RECORD = 16 * 1024 * 1024  # bytes
 _EVENTS_BYTES = 4 * 1024 * 1024  # of a head's events, from their end
 _HANGS = ("stalled", "silent", "collective_timeout", "rendezvous")
@@ -105,7 +109,9 @@ class _Reader:
         if culprit is not None and error:
             culprit = _completed(culprit, error)
         stacks = self._stacks(attempt, root_cause, culprit) if attempt is not None else ()
-        collectives = self._collectives(attempt) if attempt is not None and is_about_failure else ()
+        collectives = (
+            self._collectives(attempt, root_cause, culprit) if attempt is not None and is_about_failure else ()
+        )
         excerpts, files, failed_agent = self._evidence(attempt, culprit, error, losses)
         return ExplainFacts(
             snapshot=snapshot,
@@ -139,7 +145,7 @@ class _Reader:
         folder = os.path.dirname(self._layout.node_result(attempt, "node"))
         paths = [os.path.join(folder, name) for name in self._names(folder) if name.endswith(".json")]
         found: list[FailureFacts] = []
-        for path in self._within_time(sorted(paths), "the nodes' records"):
+        for path in self._within_time(sorted(paths), "the nodes' records", CAUSE_SEARCH_S):
             content = self._content(path)
             if b'"failures": {}' not in content:
                 found += _of_record(_parse(content).get("failures"))
@@ -149,7 +155,7 @@ class _Reader:
         """Return what the error files say that were written first: the oldest ones, by the file server's clock."""
         ranks = sorted(int(name) for name in self._names(self._layout.ranks(attempt)) if name.isdecimal())
         written = []
-        for rank in self._within_time(ranks, "the ranks' error files"):
+        for rank in self._within_time(ranks, "the ranks' error files", CAUSE_SEARCH_S):
             with contextlib.suppress(OSError):
                 written.append((os.stat(self._layout.error(attempt, rank)).st_mtime_ns, rank))
         if len(written) > MOST_ERROR_FILES:
@@ -214,29 +220,52 @@ class _Reader:
         from hpc_elastic.failures.stacks import RankStack, group_stacks
         from hpc_elastic.observe.stacks import read_nodes_of_ranks
 
-        ranks = sorted(int(name) for name in self._names(self._layout.ranks(attempt)) if name.isdecimal())
+        ranks = self._telling_ranks(attempt, root_cause, culprit)
         nodes = read_nodes_of_ranks(self._layout, attempt)
-        stacks = []
-        for rank in self._within_time(ranks, "the ranks' stacks"):
+        stacks: list[RankStack] = []
+        for number, rank in enumerate(self._within_time(ranks, "the ranks' stacks")):
+            if number >= MOST_PROBED and not stacks:
+                break  # none were taken
             text = self._content(self._layout.stack(attempt, rank)).decode(errors="replace")
             if text.strip():
                 stacks.append(RankStack(rank=rank, node=nodes.get(rank, "?"), text=text))
-        return group_stacks(stacks)
+        return group_stacks(sorted(stacks, key=lambda stack: stack.rank))
 
-    def _collectives(self, attempt: int) -> Sequence[str]:
-        """Return what the ranks' flight recorders say about the collectives in which ranks waited."""
-        ranks = sorted(int(name) for name in self._names(self._layout.ranks(attempt)) if name.isdecimal())
-        paths = [path for rank in ranks if os.path.exists(path := self._layout.flight_record(attempt, rank))]
-        if not paths:
+    def _collectives(
+        self, attempt: int, root_cause: Mapping[str, Any] | None, culprit: FailureFacts | None
+    ) -> Sequence[str]:
+        """Return what the ranks' flight recorders say about the collectives in which ranks waited.
+
+        Where none of the first ranks has a record the job has no flight recorder, or nothing timed out.
+        """
+        ranks = self._telling_ranks(attempt, root_cause, culprit)
+        paths = [self._layout.flight_record(attempt, rank) for rank in ranks]
+        if not any(map(os.path.exists, paths[:MOST_PROBED])):
             return ()
         from hpc_elastic.failures.flight_recorder import RankCollectives, describe_collectives
 
         records = []
         for path in self._within_time(paths, "the flight recorders"):
             with contextlib.suppress(DecodeError, ValueError):
-                records.append(from_json(RankCollectives, self._object(path)))
+                if record := self._object(path):
+                    records.append(from_json(RankCollectives, record))
+        records.sort(key=lambda record: record.rank)
         workers = next((each.workers for each in self._snapshot.attempt_history if each.number == attempt), None)
         return list(describe_collectives(records, workers or len(records))) if records else ()
+
+    def _telling_ranks(
+        self, attempt: int, root_cause: Mapping[str, Any] | None, culprit: FailureFacts | None
+    ) -> Sequence[int]:
+        """Return the ranks of an attempt: those that the cause is about, then the others, first some far apart."""
+        ranks = {int(name) for name in self._names(self._layout.ranks(attempt)) if name.isdecimal()}
+        named = [number_of(root_cause, "rank"), culprit.rank if culprit is not None else None]
+        for field in ("candidates", "silent"):
+            found = ranks_of(text_of(root_cause, field))
+            named += found if len(found) <= MOST_PROBED // 4 else ()
+        first = {rank: None for rank in named if rank is not None and rank in ranks}
+        others = sorted(ranks - first.keys())
+        step = max(1, len(others) // MOST_PROBED)
+        return [*first, *(rank for begin in range(step) for rank in others[begin::step])]
 
     # Evidence.
 
@@ -299,7 +328,7 @@ class _Reader:
         """Return the node whose agent left a traceback, and its end; empty if there is none."""
         folder = os.path.dirname(self._layout.node_result(attempt, "node"))
         paths = [os.path.join(folder, name) for name in self._names(folder) if name.endswith(".json")]
-        for path in self._within_time(sorted(paths), "the nodes' records"):
+        for path in self._within_time(sorted(paths), "the nodes' records", CAUSE_SEARCH_S):
             record = _parse(self._content(path))
             node, detail = record.get("node"), record.get("detail")
             if isinstance(detail, str) and detail.strip() and isinstance(node, str) and _is_name(node):
@@ -316,8 +345,8 @@ class _Reader:
 
     # Files.
 
-    def _within_time(self, items: Sequence[Any], what: str) -> Iterator[Any]:
-        deadline = time.monotonic() + SEARCH_S
+    def _within_time(self, items: Sequence[Any], what: str, search_s: float = SEARCH_S) -> Iterator[Any]:
+        deadline = time.monotonic() + search_s
         for number, item in enumerate(items):
             if time.monotonic() > deadline:
                 self._has_all = False

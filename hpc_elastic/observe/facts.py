@@ -54,6 +54,19 @@ class AttemptFacts:
     blamed: Mapping[str, str] = field(default_factory=dict)
 
 
+def claim_of(attempt: AttemptFacts) -> Mapping[str, Any]:
+    """Return what an attempt's claim says of it, for who need not read the claims of hundreds of attempts again."""
+    return {
+        "attempt": attempt.number,
+        "allocation": attempt.allocation,
+        "head": attempt.head,
+        "members": list(attempt.nodes),
+        "roles": list(attempt.roles),
+        "time": attempt.opened,
+        "root_cause": attempt.root_cause,
+    }
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Facts:
     """All facts of the run directory; `submission`, `allocation`, `result` are the records' JSON objects."""

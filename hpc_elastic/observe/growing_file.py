@@ -12,7 +12,7 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from hpc_elastic.rundir.layout import RunLayout
@@ -34,63 +34,92 @@ class Chunk(NamedTuple):
 
 
 class GrowingFile:
-    """A log, which may not exist yet, and its earlier part. It is open only while it is read.
+    """A log, which may not exist yet, and its earlier part.
+
+    It is open only while a chunk is read, not between two chunks: thousands of logs are read at a time.
 
     Args:
         path: the log.
+        is_cut: whether the log may have an earlier part.
+        last: the first look may begin with so many last lines, a few more perhaps; None: with all there is. The log is
+            read from its end back to there, so that one of gigabytes costs no more than a short one.
     """
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str, *, is_cut: bool = True, last: int | None = None) -> None:
         self.path = path
         self.forbidden = ""  # the path, if the last look found that this user may not read the file
+        self._is_cut = is_cut
+        self._last_lines = last
         self._identity: tuple[int, int] | None = None
         self._offset = 0
         self._last = b""
+        self._has_gap = False  # before the next chunk
 
     def chunks(self, chunk_bytes: int) -> Iterator[Chunk]:
-        """Yield what was added since the last call, at first all there is, in pieces of at most `chunk_bytes`."""
+        """Yield what was added since the last call, at first all there is, in pieces of at most `chunk_bytes`.
+
+        What is added meanwhile is left to the next call.
+        """
         if self._identity is not None and self._is_unchanged():
             return
-        current, earlier = _open_both(self.path)
+        left: int | None = None  # bytes
+        while left is None or left > 0:
+            try:
+                chunk, left = self._next_chunk(chunk_bytes, left)
+            except OSError:  # a file server's trouble: the next look goes on from here
+                return
+            if chunk is None:
+                return
+            yield chunk
+
+    def _next_chunk(self, chunk_bytes: int, left: int | None) -> tuple[Chunk | None, int]:
+        """Read the next chunk; return it and how much is left after it of `left`, or of all there is now."""
+        current, earlier = _open_both(self.path) if self._is_cut else (_open(self.path), None)
+        lines, self._last_lines = self._last_lines, None
         try:
             if current is None and earlier is None:
                 self.forbidden = self.path if _is_forbidden(self.path) else ""
-                return
+                return None, 0
             self.forbidden = ""
-            if self._identity is None:
-                yield from self._read_from_start(earlier, current, chunk_bytes, has_gap=False)
-            elif current is not None and self._is_in(current):
-                yield from self._read(current, chunk_bytes, is_earlier=False)
-            elif earlier is not None and self._is_in(earlier):
-                yield from self._read(earlier, chunk_bytes, is_earlier=True)
-                yield from self._read_from_start(None, current, chunk_bytes, has_gap=False)
-            else:
-                is_truncated = current is not None and _identity(os.fstat(current)) == self._identity
-                yield from self._read_from_start(None if is_truncated else earlier, current, chunk_bytes, has_gap=True)
-        except OSError:  # a file server's trouble: the next look goes on from here
-            return
+            if lines is not None and current is not None:
+                self._begin_at_last(current, lines)
+            parts = [part for part in self._parts(current, earlier) if part is not None]
+            sizes = [os.fstat(part).st_size - (0 if number else self._offset) for number, part in enumerate(parts)]
+            left = sum(sizes) if left is None else left
+            for number, (part, size) in enumerate(zip(parts, sizes, strict=True)):
+                if number:
+                    self._identity, self._offset, self._last = _identity(os.fstat(part)), 0, b""
+                if size > 0:
+                    chunk = self._read(part, min(chunk_bytes, left, size), is_earlier=part == earlier)
+                    return chunk, left - len(chunk.content) if chunk else 0
+            return None, 0
         finally:
             for descriptor in (current, earlier):
                 if descriptor is not None:
                     os.close(descriptor)
 
-    def begin_at_last(self, lines: int) -> None:
-        """Begin the first read with the last lines, a few more perhaps; with all there is if the log has fewer.
+    def _parts(self, current: int | None, earlier: int | None) -> Sequence[int | None]:
+        """Return the files to read, of which the first is the one that this reader is in now."""
+        if self._identity is not None:
+            if current is not None and self._is_in(current):
+                return (current,)
+            if earlier is not None and self._is_in(earlier):
+                return earlier, current
+            self._has_gap = True
+            if current is not None and _identity(os.fstat(current)) == self._identity:
+                earlier = None  # the log was truncated
+        first = current if earlier is None else earlier
+        if first is not None:
+            self._identity, self._offset, self._last = _identity(os.fstat(first)), 0, b""
+        return (first,) if first == current else (first, current)
 
-        The log is read from its end back to there, so that one of gigabytes costs no more than a short one.
-        """
-        if (descriptor := _open(self.path)) is None:
-            return
-        try:
-            status = os.fstat(descriptor)
-            if offset := _offset_of_last(descriptor, status.st_size, lines):
-                kept = min(LAST_BYTES, offset)
-                self._last = os.pread(descriptor, kept, offset - kept)
-                self._identity, self._offset = _identity(status), offset
-        except OSError:
-            return
-        finally:
-            os.close(descriptor)
+    def _begin_at_last(self, descriptor: int, lines: int) -> None:
+        """Begin with the last lines; with all there is if the log has fewer."""
+        status = os.fstat(descriptor)
+        if offset := _offset_of_last(descriptor, status.st_size, lines):
+            kept = min(LAST_BYTES, offset)
+            self._last = os.pread(descriptor, kept, offset - kept)
+            self._identity, self._offset = _identity(status), offset
 
     def _is_unchanged(self) -> bool:
         with contextlib.suppress(OSError):
@@ -105,26 +134,14 @@ class GrowingFile:
             return False
         return os.pread(descriptor, len(self._last), self._offset - len(self._last)) == self._last
 
-    def _read_from_start(
-        self, earlier: int | None, current: int | None, chunk_bytes: int, *, has_gap: bool
-    ) -> Iterator[Chunk]:
-        for descriptor in (earlier, current):
-            if descriptor is not None:
-                self._identity, self._offset, self._last = _identity(os.fstat(descriptor)), 0, b""
-                yield from self._read(descriptor, chunk_bytes, is_earlier=descriptor == earlier, has_gap=has_gap)
-                has_gap = False
-
-    def _read(self, descriptor: int, chunk_bytes: int, *, is_earlier: bool, has_gap: bool = False) -> Iterator[Chunk]:
-        status = os.fstat(descriptor)
-        while self._offset < status.st_size:
-            begin = self._offset
-            content = os.pread(descriptor, min(chunk_bytes, status.st_size - begin), begin)
-            if not content:
-                return
-            self._offset = begin + len(content)
-            self._last = content[-LAST_BYTES:] if len(content) >= LAST_BYTES else (self._last + content)[-LAST_BYTES:]
-            yield Chunk(begin, content, is_earlier, has_gap, status.st_mtime_ns)
-            has_gap = False
+    def _read(self, descriptor: int, most: int, *, is_earlier: bool) -> Chunk | None:
+        begin, has_gap = self._offset, self._has_gap
+        content = os.pread(descriptor, most, begin)
+        if not content:
+            return None
+        self._offset, self._has_gap = begin + len(content), False
+        self._last = content[-LAST_BYTES:] if len(content) >= LAST_BYTES else (self._last + content)[-LAST_BYTES:]
+        return Chunk(begin, content, is_earlier, has_gap, os.fstat(descriptor).st_mtime_ns)
 
 
 def _open_both(path: str) -> tuple[int | None, int | None]:

@@ -17,7 +17,7 @@ from operator import attrgetter, itemgetter
 from typing import NamedTuple
 
 from hpc_elastic.observe.growing_file import GrowingFile
-from hpc_elastic.observe.rank_output import has_node_logs
+from hpc_elastic.observe.rank_output import has_node_logs, may_logs_be_cut
 from hpc_elastic.observe.roster import RankPlace
 from hpc_elastic.rundir.layout import RunLayout
 from hpc_elastic.rundir.node_log import parse_time, parse_writer
@@ -60,15 +60,21 @@ class LogStream:
         marks: the times at which it had which size.
         cut_ns: when its earlier part was cut off, for the lines in that; None if it was not or that is not known.
         last: only so many last lines are needed; None: all.
+        is_cut: whether the log may have an earlier part, for which the file server is asked then.
     """
 
     def __init__(
-        self, source: LogSource, path: str, marks: Marks = (), *, cut_ns: int | None = None, last: int | None = None
+        self,
+        source: LogSource,
+        path: str,
+        marks: Marks = (),
+        *,
+        cut_ns: int | None = None,
+        last: int | None = None,
+        is_cut: bool = True,
     ) -> None:
         self.source = source
-        self._file = GrowingFile(path)
-        if last is not None:
-            self._file.begin_at_last(last)
+        self._file = GrowingFile(path, is_cut=is_cut, last=last)
         self._sizes = [size for size, _ in marks]
         self._times = [time_ns for _, time_ns in marks]
         self._cut_ns = cut_ns
@@ -260,6 +266,7 @@ def open_streams(
     wanted = [is_stderr for is_stderr, is_wanted in ((False, with_stdout), (True, with_stderr)) if is_wanted]
     if has_node_logs(layout):
         return list(_open_node_logs(layout, places, wanted))
+    is_cut = may_logs_be_cut(layout)
     marks: dict[tuple[int, str], _NodeMarks] = {}
     streams: list[AnyStream] = []
     for place in sorted(places, key=attrgetter("rank")):
@@ -270,7 +277,8 @@ def open_streams(
             source = LogSource(index=len(streams), rank=place.rank, node=place.node, is_stderr=is_stderr)
             path = (layout.stderr if is_stderr else layout.stdout)(place.attempt, place.rank)
             of_file = marks[key].get(f"{place.rank}.{'stderr' if is_stderr else 'stdout'}", _FileMarks([], None))
-            streams.append(LogStream(source, path, of_file.marks, cut_ns=of_file.cut_ns, last=last))
+            stream = LogStream(source, path, of_file.marks, cut_ns=of_file.cut_ns, last=last, is_cut=is_cut)
+            streams.append(stream)
     return streams
 
 

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from hpc_elastic.failures.classes import FailureClass
 from hpc_elastic.failures.describe import describe_failure
-from hpc_elastic.observe.explain import ExplainedAttempt, Explanation, ranks_of
+from hpc_elastic.observe.explain import ExplainedAttempt, Explanation
+from hpc_elastic.observe.explain_facts import ranks_of
 from hpc_elastic.observe.narrate import count, describe_duration, of_limit
 from hpc_elastic.observe.text import NARROW, readable_time, state_style, wrap
 from hpc_elastic.printable import printable_line

@@ -82,6 +82,13 @@ def has_node_logs(layout: RunLayout) -> bool:
     return isinstance(logs, dict) and logs.get("per") == "node"
 
 
+def may_logs_be_cut(layout: RunLayout) -> bool:
+    """Return whether the logs of a run may have an earlier part (`logs.max_size`), as far as that is known."""
+    plan = store.read_json(layout.plan)
+    logs = plan.get("logs") if isinstance(plan, dict) else None
+    return not isinstance(logs, dict) or logs.get("max_size_bytes", 0) is not None
+
+
 def node_of_rank(layout: RunLayout, attempt: int, rank: int) -> str | None:
     """Return the node on which a rank of an attempt ran; None if that is not written down (yet)."""
     place = read_roster(layout, attempt).get(rank)

@@ -55,6 +55,7 @@ class RunWatch:
         scheduler: the scheduler to ask; None to read the run directory alone.
         settle_s: how long a job must be over before its missing result is made.
         clock: monotonic seconds.
+        reader: has read the run directory before, of which it does not read again what cannot change.
     """
 
     def __init__(
@@ -64,12 +65,13 @@ class RunWatch:
         *,
         settle_s: float = diagnosis.SETTLE_S,
         clock: Callable[[], float] = time.monotonic,
+        reader: FactReader | None = None,
     ) -> None:
         self.layout = layout
         self._scheduler = scheduler
         self._settle_s = settle_s
         self._clock = clock
-        self._reader = FactReader(layout)
+        self._reader = reader or FactReader(layout)
         self._pace = QuestionPace()
         self.job: JobStatus | None = None
         self._allocations = 0  # how many there were when the scheduler was last asked

@@ -81,6 +81,7 @@ def read_useful_time(
     now: float | None = None,
     result: Mapping[str, Any] | None = None,
     samples: Mapping[str, Sequence[Mapping[str, Any]]] | None = None,
+    claims: Sequence[Mapping[str, Any]] | None = None,
 ) -> UsefulTime:
     """Return what a run's time was spent on, as far as its records can be read; blocks, and raises nothing.
 
@@ -89,8 +90,9 @@ def read_useful_time(
         now: the present in Unix seconds, if the run is at work; None: its time ends with the last that was recorded.
         result: the result that is about to be written; None: the one that is there.
         samples: by node; for runs of versions that recorded no steps as events.
+        claims: what the attempts' claims say, in their order, if the caller has read them; None: they are read.
     """
-    records = _read(layout, now=now, result=result)
+    records = _read(layout, now=now, result=result, claims=claims)
     if samples and not any(event.get("name") == STEPS_DONE for event in records.events):
         records = replace(records, events=[*records.events, *_steps_in(samples)])
     history = find_history(records)
@@ -117,9 +119,17 @@ def furthest_step(layout: RunLayout, attempt: int, nodes: Sequence[str]) -> int 
     return max(steps, default=None)
 
 
-def _read(layout: RunLayout, *, now: float | None, result: Mapping[str, Any] | None) -> RunRecords:
+def _read(
+    layout: RunLayout,
+    *,
+    now: float | None,
+    result: Mapping[str, Any] | None,
+    claims: Sequence[Mapping[str, Any]] | None,
+) -> RunRecords:
     allocations = [each for number in _numbers(layout.allocations) if (each := _object(layout.allocation(number)))]
-    attempts = [each for number in _numbers(layout.attempts) if (each := _object(layout.claim(number)))]
+    if claims is None:
+        claims = [each for number in _numbers(layout.attempts) if (each := _object(layout.claim(number)))]
+    attempts = list(claims)
     nodes = _nodes(allocations, attempts)
     return RunRecords(
         plan=_object(layout.plan),

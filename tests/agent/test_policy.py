@@ -508,3 +508,22 @@ def test_no_run_is_started_for_ever_without_progress(events: list[str], restarts
             assert since_progress >= limit - 1
             return
         assert since_progress < limit * (restarts + 1)
+
+
+@pytest.mark.parametrize(
+    ("trigger", "is_enough"), [(Trigger.NODE_LOST, True), (Trigger.NODE_LOST, False), (Trigger.EXIT_TIMEOUT, False)]
+)
+def test_a_decision_about_hundreds_of_nodes_names_the_first(trigger: Trigger, is_enough: bool) -> None:
+    """A switch takes a rack along, and all but one rank may hang at the end: the line had 14,000 characters."""
+    seen = Observation(
+        trigger=trigger,
+        attempt=1,
+        nodes=tuple(f"gpu-{number:03d}" for number in range(400)),
+        detail="not heard for 10 s",
+        is_enough=is_enough,
+    )
+    decision = Policy(restart=a_restart_plan(max_node_losses=999), roles={}).decide(History(), seen, 0.0)
+    assert isinstance(decision, (Finish, RestartWorkers))
+    line = decision.cause if isinstance(decision, Finish) else decision.reason
+    assert "gpu-006, gpu-007 and 392 more " in line
+    assert "gpu-008" not in line

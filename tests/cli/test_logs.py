@@ -86,6 +86,13 @@ def test_node_is_its_agent(run: RunBuilder, capfd: pytest.CaptureFixture[str]) -
     assert capfd.readouterr().out == "agent of node2\n"
 
 
+def test_of_a_node_that_is_not_there_the_first_of_those_that_are_are_named(run: RunBuilder, capsys: Capture) -> None:
+    for number in range(300):
+        Path(run.layout.agent_output(f"gpu-{number:03d}")).touch()
+    assert logs(run, "--node", "gpu-x") == 2
+    assert capsys.readouterr().err.endswith("gpu-005, gpu-006, gpu-007 and 292 more\n")
+
+
 def test_script_is_all_there_is_before_the_first_attempt(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     run = RunBuilder(tmp_path / "early").submit().start_script("hpc_elastic: setup line failed\n")
     assert logs(run) == 0

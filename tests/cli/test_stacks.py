@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -45,6 +47,30 @@ def test_of_a_run_that_is_over_the_last_stacks_are_grouped(run: RunBuilder, caps
     assert " gave no stack: its process is stopped" in lines[0]
     assert "\x1b" not in out
     assert lines[1].endswith("are in read (data.py:31): 0-1")
+
+
+def test_of_attempts_without_stacks_some_ranks_are_asked(
+    run: RunBuilder, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(run, dict.fromkeys(range(150), READS))
+    for attempt in (2, 3):
+        run.open_attempt(attempt)
+        for rank in range(150):
+            os.makedirs(run.layout.rank(attempt, rank))
+    run.end()
+    asked, really_stat = [], os.stat
+
+    def stat(path: str, **more: Any) -> os.stat_result:
+        asked.append(str(path))
+        return really_stat(path, **more)
+
+    monkeypatch.setattr(os, "stat", stat)
+    assert stacks(run) == 0
+    out, err = capsys.readouterr()
+    assert "these stacks of attempt 1 were taken last" in err
+    assert out.endswith("150 ranks are in read (data.py:31): 0-149\n")
+    for attempt in (2, 3):
+        assert 64 <= sum(path.startswith(run.layout.ranks(attempt)) for path in asked) < 128  # of 150
 
 
 def test_rank_prints_the_whole_stack(run: RunBuilder, capsys: Capture) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+import re
 from dataclasses import replace
 
 import pytest
@@ -75,3 +77,13 @@ def test_a_failure_is_told_in_one_line(failure: FailureRecord, text: str) -> Non
 def test_failures_differ_by_their_words_and_by_their_exit_code() -> None:
     signatures = {failure_signature(failure) for failure in (VALUE_ERROR, KEY_ERROR, KILLED, NO_START)}
     assert len(signatures) == 4
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_the_signature_of_a_long_message_is_that_of_all_of_it(seed: int) -> None:
+    """Only so much of it is masked as the signature has room for: a head does that for each of 10,000 failures."""
+    chance = random.Random(seed)
+    words = chance.choice([["0x7f", "0x", "12", "a"], ["0x" + "7" * 40, "1" * 60], ["1" * 4000, "0", "b"]])
+    message = "".join(chance.choice(words) for _ in range(1200))
+    expected = re.sub(r"0x[0-9a-f]+|\d+", "#", message)[:500]
+    assert failure_signature(replace(VALUE_ERROR, message=message)) == f"exception/1/{expected}"

@@ -64,6 +64,30 @@ def test_a_rank_that_finds_its_peers_gone_after_the_stop_is_the_one_that_others_
     assert cause.line.startswith("rank 2 did not take part in a collective in which others timed out")
 
 
+def test_the_line_about_thousands_of_ranks_in_no_order_is_one_that_people_can_read() -> None:
+    """It named each of them, in 10,000 characters, in `status`, the claims, and the agents' and the script's output."""
+    nodes = {rank: f"node{rank // 8}" for rank in range(4096)}
+    failures = [a_failure(rank, node=nodes[rank], message="ValueError: bad batch") for rank in range(0, 4096, 2)]
+    observed = [ObservedFailure(failure=failure, at=0.0001 * failure.rank) for failure in failures]
+    found = find_root_cause(3, observed, StoppedRanks(nodes=nodes))
+    assert found is not None
+    assert (
+        "; ranks 2,4,6,8,10,12,14,16,18,20,22,24,26,28,30,32,34,36,38,40,42,... (2047 ranks) failed" in found.cause.line
+    )
+    assert len(found.cause.line) < 300
+    assert parse_ranks(found.cause.failed) == parse_ranks(found.cause.candidates) == tuple(range(0, 4096, 2))
+
+
+def test_ranks_that_fail_in_the_same_way_are_told_together_and_only_the_first_may_be_the_cause() -> None:
+    """4,096 ranks need some seconds to find that a file is missing; the line told of those of the first half second."""
+    observed = [(0.2 * rank, culprit(rank, f"FileNotFoundError: /data/shard_{rank}")) for rank in (3, 0, 1, 2, 5, 4)]
+    cause = find(*observed).cause
+    assert cause.line == (
+        "rank 0 on node0 failed with exit code 1: FileNotFoundError: /data/shard_0; ranks 1-5 failed in the same way"
+    )
+    assert (cause.candidates, cause.failed) == ("0-2", "0-5")
+
+
 def test_a_rank_that_timed_out_like_the_others_took_part_though_its_end_was_seen_after_the_stop() -> None:
     observed = [(0.01 * rank, timed_out(rank, f"train.py:{rank}", is_after_stop=rank > 0)) for rank in range(6)]
     cause = find(*observed).cause

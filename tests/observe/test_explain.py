@@ -7,27 +7,32 @@ difference with git: read them aloud.
 from __future__ import annotations
 
 import io
+import itertools
 import json
 import os
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
+from hpc_elastic.codec import to_json
 from hpc_elastic.errors import UsageError
+from hpc_elastic.failures.flight_recorder import Collective, RankCollectives
 from hpc_elastic.observe.explain import Explanation, explain, explanation_to_json
 from hpc_elastic.observe.explain_evidence import excerpt
-from hpc_elastic.observe.explain_reader import MOST_ERROR_FILES, read_explain_facts
+from hpc_elastic.observe.explain_reader import MOST_ERROR_FILES, MOST_PROBED, read_explain_facts
 from hpc_elastic.observe.present_explanation import plain_explanation, rich_explanation
 from hpc_elastic.observe.snapshot import take_tolerant_snapshot
 from hpc_elastic.printable import printable
+from hpc_elastic.rundir import store
 from hpc_elastic.rundir.layout import RunLayout
 from hpc_elastic.rundir.records import RunState
 from tests.observe.builders import RunBuilder
-from tests.observe.failed_runs import BEGAN_S, CAUSE, KINDS, LATE, LATER, LINE, TRACEBACK, failure, start
+from tests.observe.failed_runs import BEGAN_S, CAUSE, KINDS, LATE, LATER, LINE, READS, TRACEBACK, WAITS, failure, start
 from tests.record_schemas import assert_valid
 
 GOLDEN = Path(__file__).parent.parent / "golden" / "explain"
@@ -194,12 +199,81 @@ def test_failures_come_from_the_nodes_records_if_the_result_has_none(tmp_path: P
     assert (found.failed, found.victims, found.stopped) == ("2", "0", "1,3")
 
 
+def test_the_culprit_is_found_on_a_late_node_of_a_slow_file_system(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The search was over after 0.6 s, and a victim on an early node was taken for the culprit."""
+    run = start(tmp_path / "run")
+    for number in range(70):
+        run.end_node(1, f"node{number:03d}", failure(run, number, "peer_lost", "connection closed", at=70))
+    run.end_node(1, "node999", failure(run, 999, "exception", "ValueError: no", at=75))
+    run.end(RunState.UNKNOWN, exit_code=7, reason="no_result", cause="the job ended", time=LATE)
+    ticks = itertools.count()
+    monkeypatch.setattr(time, "monotonic", lambda: 0.01 * next(ticks))  # each look takes 10 ms
+    assert explained(run.layout).rank == 999
+
+
 def test_no_error_file_is_opened_but_that_of_the_cause(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = KINDS["exception"](tmp_path / "run")
     for rank in (0, 1, 2):
         os.mkfifo(_made(run.layout.error(2, rank)))  # to open one of these would block, or is refused
         os.chmod(run.layout.error(2, rank), 0)
     assert explained(run.layout).notes == ()
+
+
+def large(run: RunBuilder, ranks: int) -> RunBuilder:
+    for attempt in store.list_numbers(run.layout.attempts):
+        for rank in range(ranks):
+            os.makedirs(run.layout.rank(attempt, rank), exist_ok=True)
+    return run
+
+
+@pytest.mark.parametrize("kind", ["exception", "stalled"])
+def test_a_run_without_flight_records_is_asked_for_those_of_some_ranks(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It asked for those of all ranks: 10 s of a run of 10,000 where the file server takes 1 ms each time."""
+    run, asked = large(KINDS[kind](tmp_path / "run"), 120), []
+    really_stat = os.stat
+
+    def stat(path: str, **more: Any) -> os.stat_result:
+        asked.append(str(path))
+        return really_stat(path, **more)
+
+    monkeypatch.setattr(os, "stat", stat)
+    explained(run.layout)
+    records = [path for path in asked if path.endswith("collectives.json")]
+    assert len(records) == len(set(records)) == MOST_PROBED
+
+
+def test_flight_records_are_read_though_some_ranks_have_none(tmp_path: Path) -> None:
+    run = large(KINDS["stalled"](tmp_path / "run"), 120)
+    waits = (Collective(group="default_pg", number=7, operation="all_reduce", frame="train.py:88"),)
+    for rank in (2, 70, 119):
+        record = RankCollectives(rank=rank, called={"default_pg": 7 if rank == 2 else 6}, pending=waits[: rank == 2])
+        Path(run.layout.flight_record(1, rank)).write_text(json.dumps(to_json(record)))
+    found = explained(run.layout)
+    assert found.notes == ()
+    (told,) = found.collectives
+    who = "rank 2 waited in all_reduce (train.py:88); ranks 70,119 had called 6 of it"
+    assert told == f"collective 7 of default_pg: {who}; the record of 1 rank was not there"
+
+
+def test_the_stack_of_the_rank_that_the_cause_names_is_read_first_where_there_is_no_time_for_all(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those of ranks 0, 1, 2 ... were: on a slow file system that of the rank that hung was none of them."""
+    run = large(KINDS["stalled"](tmp_path / "run"), 120)
+    for rank in range(120):
+        Path(run.layout.stack(1, rank)).write_text(READS if rank == 97 else WAITS)
+    result = json.loads(Path(run.layout.result).read_text())
+    result["root_cause"] |= {"rank": 97, "silent": "0-96,98-119"}
+    Path(run.layout.result).write_text(json.dumps(result))
+    ticks = itertools.count()
+    monkeypatch.setattr(time, "monotonic", lambda: 0.01 * next(ticks))  # each look takes 10 ms
+    found = explained(run.layout)
+    assert found.stacks[0] == "rank 97 on ? is in open_shard (data.py:31)"
+    assert any(note.startswith("of the ranks' stacks, ") and "of 120 were looked at" in note for note in found.notes)
 
 
 def test_a_pipe_in_the_place_of_an_error_file_blocks_nobody(tmp_path: Path) -> None:

@@ -101,6 +101,43 @@ def test_parts_of_which_nobody_knows_whether_one_follows_the_other_are_not_joine
     assert (follower.seen, follower.gaps) == ([1, 2, 7], 1)
 
 
+def test_what_is_added_while_a_log_is_read_is_left_to_the_next_look(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    path.write_bytes(b"1 aaaa\n2 aaaa\n")
+    file, seen = GrowingFile(str(path)), []
+    for chunk in file.chunks(4):
+        seen.append(chunk.content)
+        with open(path, "ab") as more:
+            more.write(b"3\n")
+    assert b"".join(seen) == b"1 aaaa\n2 aaaa\n"
+    assert b"".join(chunk.content for chunk in file.chunks(4096)) == b"3\n" * len(seen)
+
+
+def test_a_cut_between_two_chunks_loses_and_doubles_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    path.write_bytes(b"1 aaaa\n2 aaaa\n")
+    file, seen = GrowingFile(str(path)), b""
+    for chunk in file.chunks(5):
+        assert not chunk.is_after_gap
+        seen += chunk.content
+        if len(seen) == 5:
+            path.rename(f"{path}.1")
+            path.write_bytes(b"3 bbbb\n")
+    assert seen + b"".join(chunk.content for chunk in file.chunks(5)) == b"1 aaaa\n2 aaaa\n3 bbbb\n"
+
+
+def test_a_gap_is_told_with_the_next_bytes_if_the_log_was_cut_to_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    path.write_bytes(b"1 aaaa\n2 aa")
+    follower = Follower(str(path))
+    follower.look()
+    os.truncate(path, 0)
+    follower.look()
+    path.write_bytes(b"7 bbbb\n")
+    follower.look()
+    assert (follower.seen, follower.gaps) == ([1, 7], 1)
+
+
 def test_a_file_that_has_the_inode_of_one_that_was_read_is_read_from_its_beginning(tmp_path: Path) -> None:
     path = tmp_path / "log"
     path.write_bytes(b"1 aaaa\n2 aaaa\n")

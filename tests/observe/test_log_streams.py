@@ -7,6 +7,7 @@ import random
 import time
 import tracemalloc
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -137,6 +138,48 @@ def test_the_part_before_a_cut_comes_first_with_the_time_of_the_cut(tmp_path: Pa
         store.append_line(layout.log_marks(1, "n"), to_json(LogMark(time_ns=time_ns, ends={"3.stdout": size})))
     streams = open_streams(layout, [RankPlace(rank=3, node="n", attempt=1)])
     assert timed(list(merge(streams))) == [(2, b"before"), (2, b"beginning"), (3, b"later")]
+
+
+def many_logs(layout: RunLayout, ranks: int, lines: int) -> list[RankPlace]:
+    for rank in range(ranks):
+        Path(layout.rank(1, rank)).mkdir(parents=True)
+        Path(layout.stdout(1, rank)).write_bytes(b"rank %d\n" % rank * lines)
+    return [RankPlace(rank=rank, node="n", attempt=1) for rank in range(ranks)]
+
+
+def test_a_merge_of_more_than_fits_into_memory_has_no_log_open_while_its_lines_are_shown(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It had all logs open at once, and left out, without a word, those for which there were no descriptors left."""
+    monkeypatch.setattr(log_streams, "MOST_SORTED", 1000)
+    layout = RunLayout(tmp_path)
+    streams = open_streams(layout, many_logs(layout, 20, lines=30), with_stderr=False)
+    before, found = len(os.listdir("/proc/self/fd")), []
+    for batch in merge(streams):
+        assert len(os.listdir("/proc/self/fd")) == before
+        found += batch.lines
+    assert sorted(found) == sorted(b"rank %d" % rank for rank in range(20) for _ in range(30))
+
+
+@pytest.mark.parametrize("last", [None, 3])
+@pytest.mark.parametrize(("max_size", "opens"), [(None, 1), (1 << 20, 2)])
+def test_a_log_is_opened_once_and_its_earlier_part_only_where_logs_are_cut(
+    max_size: int | None, opens: int, last: int | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a file server an open takes a millisecond, and 4,096 ranks have 8,192 logs."""
+    layout, opened = RunLayout(tmp_path), []
+    places = many_logs(layout, 5, lines=9)
+    store.write_json(layout.plan, {"logs": {"per": "rank", "max_size_bytes": max_size}})
+    really_open = os.open
+
+    def count(path: str, *arguments: Any, **keywords: Any) -> int:
+        opened.append(path)
+        return really_open(path, *arguments, **keywords)
+
+    streams = open_streams(layout, places, with_stderr=False, last=last)
+    monkeypatch.setattr(os, "open", count)
+    assert sum(len(batch.lines) for batch in merge(streams)) == 5 * (9 if last is None else last)
+    assert len(opened) == 5 * opens
 
 
 @pytest.mark.parametrize("seed", range(60))

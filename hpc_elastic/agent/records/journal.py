@@ -10,6 +10,7 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 
 from hpc_elastic.agent.records.allocation_claims import AllocationClaims
+from hpc_elastic.agent.records.failure_messages import with_short_messages
 from hpc_elastic.agent.records.kept_states import pin_elsewhere, read_kept, remove_kept, rename_kept
 from hpc_elastic.agent.records.next_start import NextStart
 from hpc_elastic.agent.records.progress import progress_digest
@@ -291,7 +292,7 @@ class Journal(AllocationClaims):
             if later is not None:
                 return later
             complete = with_runs_values(self._plan, self._layout, result, self._chain.latest_world)
-            stamped = replace(complete, ended=utc_text(time.time()))
+            stamped = replace(with_short_messages(complete), ended=utc_text(time.time()))
             claim(self._layout.result, to_json(replace(stamped, useful_time=spent)))
             standing = self._chain.result()
         if standing is None:

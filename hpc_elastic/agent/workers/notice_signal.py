@@ -7,7 +7,7 @@ import signal
 from collections.abc import Callable, Collection, Mapping
 
 from hpc_elastic.processes import has_handler
-from hpc_elastic.rank_set import format_ranks
+from hpc_elastic.rank_set import name_ranks
 
 LOOKS_EVERY_S = 0.5
 
@@ -49,9 +49,9 @@ class NoticeSignal:
     def pass_on(self, number: signal.Signals) -> None:
         """Send a signal that the agent got to the workers that run and have a handler for it, now and once."""
         sent, without = self._send_where_handled(number, self._running())
-        told = [f"sent to {_ranks(sent)}"] if sent else []
+        told = [f"sent to {name_ranks(sent)}"] if sent else []
         if without:
-            told.append(f"not to {_ranks(without)}, which it would end for want of a handler")
+            told.append(f"not to {name_ranks(without)}, which it would end for want of a handler")
         self._say(f"got {number.name}: {'; '.join(told) or 'no worker runs here'}")
 
     async def end(self) -> None:
@@ -85,10 +85,6 @@ def _describe(ranks: Collection[int], number: signal.Signals) -> str:
     have = "has" if len(ranks) == 1 else "have"
     name = number.name.removeprefix("SIG")
     return (
-        f"notice: {_ranks(ranks)} {have} no handler for {name} (signals.notice), which would end the "
+        f"notice: {name_ranks(ranks)} {have} no handler for {name} (signals.notice), which would end the "
         "process: it is sent once there is one"
     )
-
-
-def _ranks(ranks: Collection[int]) -> str:
-    return f"{'rank' if len(ranks) == 1 else 'ranks'} {format_ranks(ranks)}"

@@ -26,6 +26,7 @@ from hpc_elastic.rundir.records import (
     Spend,
 )
 from tests.agent.records.runs import HEAD, Runs, a_place, a_result, an_attempt
+from tests.membership.script import a_failure
 
 
 def test_an_attempt_is_claimed_once(runs: Runs) -> None:
@@ -127,6 +128,15 @@ def test_the_result_is_created_once_and_the_second_writer_learns_the_first(runs:
     assert runs.journal().write_result(a_result(7, "node1 was lost")) == (0, "every rank exited 0")
     assert Path(runs.layout.exit_code).read_text() == "0\n"
     assert json.loads(Path(runs.layout.result).read_text())["ended"]
+
+
+def test_the_result_of_a_run_of_which_many_ranks_failed_at_length_has_the_beginnings_of_their_messages(
+    runs: Runs,
+) -> None:
+    """With all of them it has 88 MB for 10,000 ranks."""
+    failures = {str(rank): a_failure(rank, message="KeyError: " + "x" * 8000) for rank in range(200)}
+    runs.journal().write_result(replace(a_result(1, "rank 0 failed"), failures=failures))
+    assert 500_000 < os.path.getsize(runs.layout.result) < 1_200_000
 
 
 # From people.
