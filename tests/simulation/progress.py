@@ -16,6 +16,7 @@ from hpc_elastic.membership.timing import ANSWERS_WITHIN_S, DRIFT
 from hpc_elastic.rundir.records import RunResultRecord
 from tests.simulation.rules import STOPS_WITHIN_S, require
 from tests.simulation.scenario import GRACE_S
+from tests.simulation.starts import OPERATIONS
 
 if TYPE_CHECKING:
     from tests.simulation.agent import Agent
@@ -104,6 +105,7 @@ class Progress:
     def ended(self, agent: Agent, result: RunResultRecord) -> None:
         """A run that a side could carry on is not ended for too few nodes."""
         is_slow = self._has_slow_head() or self._has_slow_disk(agent)  # a head of an earlier start, too
+        is_slow = is_slow or self._was_on_its_way(agent)
         is_excused = is_slow or self._meet_late() or self._stops_late() or not self._may_lose()
         if result.reason in ENDED_FOR_TOO_FEW and result.attempts and not is_excused:
             side = self.side()
@@ -210,6 +212,11 @@ class Progress:
                 not (is_calm and now > since + bound_s),
                 f"{agent.name} is still there {now - since:.0f} s after the end of the run",
             )
+
+    def _was_on_its_way(self, agent: Agent) -> bool:
+        """Whether the agents of a later start came when the result of this one was on its way to the disk."""
+        latest, written_s = self._run.agents, OPERATIONS * max(self._run.scenario.disk_s)
+        return agent not in latest and all(each.started_at > self._run.clock.now - written_s for each in latest)
 
     def _pause_s(self) -> float:
         """Several roles may have failed since the latest claim, and each failure makes the pause longer."""

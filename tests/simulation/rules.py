@@ -151,7 +151,8 @@ class Rules:
         require(sorted(run.disk.claims) == list(range(1, len(run.disk.claims) + 1)), f"a gap before attempt {number}")
         require(claim.predecessor == (before.attempt if before else None), f"attempt {number} follows from no attempt")
         require(claim.head == world.head == agent.name, f"{agent.name} claims attempt {number} for {claim.head}")
-        if before is not None and before.allocation == claim.allocation:
+        # Two nodes of one start may have claimed an allocation each, and the later claim counts for both.
+        if before is not None and start_of(run.disk, before) == start_of(run.disk, claim):
             require(
                 self._may_follow(agent, before), f"{agent.name} claims attempt {number}, and was not in the one before"
             )
