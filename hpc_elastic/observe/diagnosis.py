@@ -52,7 +52,7 @@ def _starts_again(facts: Facts, job: JobStatus) -> bool:
 
 
 def missing_result(
-    facts: Facts, job: JobStatus | None, script_word: str = "", *, complaint: str = ""
+    facts: Facts, job: JobStatus | None, script_word: str = "", *, complaint: str = "", launch_error: str = ""
 ) -> MissingResult | None:
     """Decide the result of a run whose job is over and that has none; None if the run is not in that state.
 
@@ -61,6 +61,7 @@ def missing_result(
         job: the job's status; None if the scheduler was not asked or did not answer.
         script_word: the last line of the batch script's output.
         complaint: the error that ended the head's agent.
+        launch_error: why the agents could not be started on all nodes, by the batch script's output.
     """
     if facts.result is not None or job is None or not job.state.is_terminal:
         return None
@@ -69,7 +70,7 @@ def missing_result(
     if state == "CANCELLED" or (facts.is_stop_requested and state == "GONE"):
         return _cancelled(facts, never_started)
     if never_started and facts.script_output is not None and state in ("FAILED", "COMPLETED", "GONE"):
-        return _no_agent_started(job, script_word)
+        return _no_agent_started(job, script_word, launch_error)
     if complaint:
         return _gave_up(complaint)
     return _ended(job, script_word, never_started)
@@ -89,8 +90,16 @@ def _cancelled(facts: Facts, never_started: bool) -> MissingResult:
     )
 
 
-def _no_agent_started(job: JobStatus, script_word: str) -> MissingResult:
+def _no_agent_started(job: JobStatus, script_word: str, launch_error: str) -> MissingResult:
     """Return the result of a run whose batch script ended before an agent had claimed the allocation."""
+    if launch_error:
+        return MissingResult(
+            state=RunState.FAILED,
+            reason="node_lost",
+            exit_code=ExitCode.NODE_LOST,
+            cause=f"{launch_error}, so that no agent went on",
+            is_certain=True,
+        )
     failed = f"the script ended{_with_exit_code(job)} before any agent started"
     return MissingResult(
         state=RunState.FAILED,

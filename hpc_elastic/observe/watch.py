@@ -159,7 +159,10 @@ class RunWatch:
         if fresh.result is not None or fresh.allocations != facts.allocations:
             return True
         script_word = last_line(fresh.script_output) if fresh.script_output else ""
-        missing = diagnosis.missing_result(fresh, self.job, script_word, complaint=agent_complaint(fresh))
+        not_launched = settle.read_launch_error(fresh.script_output) if fresh.script_output else ""
+        missing = diagnosis.missing_result(
+            fresh, self.job, script_word, complaint=agent_complaint(fresh), launch_error=not_launched
+        )
         if missing is None:
             return False
         waited = max(self._clock() - self._over_since, now - latest_change(self.layout))
