@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from hpc_elastic.scheduler.protocol import JobStatus
 
 SETTLE_S = 60.0  # NFS may hide a new name for 30 s and more, and an agent's last write takes its time
+_KILLED = (":9", ":15")  # the ends of a job's exit code if a signal has ended its script
 JOB_CANCELLED = "the job was cancelled"  # begins the cause where the scheduler itself says so
 
 
@@ -39,12 +40,12 @@ def decide_state(facts: Facts, job: JobStatus | None) -> RunState:
         return _final_state(facts.result.get("state"))
     if job is None or job.state.is_terminal:
         return RunState.RUNNING if facts.allocations else RunState.PENDING
-    if job.state.value == "PENDING" or _starts_again(facts, job):
+    if job.state.value == "PENDING" or starts_again(facts, job):
         return RunState.REQUEUED if facts.allocations else RunState.PENDING
     return RunState.RUNNING
 
 
-def _starts_again(facts: Facts, job: JobStatus) -> bool:
+def starts_again(facts: Facts, job: JobStatus) -> bool:
     """Return whether Slurm still ends a start of the job that it will follow by another: minutes, if a node is lost."""
     before = facts.allocation.get("restart_count")
     is_ending = job.state.value == "COMPLETING" and facts.allocation.get("job_id") == job.job_id
@@ -52,7 +53,13 @@ def _starts_again(facts: Facts, job: JobStatus) -> bool:
 
 
 def missing_result(
-    facts: Facts, job: JobStatus | None, script_word: str = "", *, complaint: str = "", launch_error: str = ""
+    facts: Facts,
+    job: JobStatus | None,
+    script_word: str = "",
+    *,
+    complaint: str = "",
+    launch_error: str = "",
+    is_scancelled: bool = False,
 ) -> MissingResult | None:
     """Decide the result of a run whose job is over and that has none; None if the run is not in that state.
 
@@ -62,6 +69,7 @@ def missing_result(
         script_word: the last line of the batch script's output.
         complaint: the error that ended the head's agent.
         launch_error: why the agents could not be started on all nodes, by the batch script's output.
+        is_scancelled: whether the batch script's output tells of a `scancel`.
     """
     if facts.result is not None or job is None or not job.state.is_terminal:
         return None
@@ -69,6 +77,8 @@ def missing_result(
     state = job.state.value
     if state == "CANCELLED" or (facts.is_stop_requested and state == "GONE"):
         return _cancelled(facts, never_started)
+    if is_scancelled and (job.exit_code or "").endswith(_KILLED):
+        return _cancelled(facts, never_started, is_by_script=True)
     if never_started and facts.script_output is not None and state in ("FAILED", "COMPLETED", "GONE"):
         return _no_agent_started(job, script_word, launch_error)
     if complaint:
@@ -76,11 +86,13 @@ def missing_result(
     return _ended(job, script_word, never_started)
 
 
-def _cancelled(facts: Facts, never_started: bool) -> MissingResult:
+def _cancelled(facts: Facts, never_started: bool, *, is_by_script: bool = False) -> MissingResult:
     if facts.has_ended:
         before = "while the run waited to start again"
     else:
         before = "before it started" if never_started else "and no agent could write a result"
+    if is_by_script:
+        before = f"with its script (`scancel --batch`) {before}"
     return MissingResult(
         state=RunState.CANCELLED,
         reason="stop_requested" if facts.is_stop_requested else "terminated",

@@ -123,7 +123,7 @@ def advice_of(facts: ExplainFacts, failure_class: str | None) -> Iterable[str]:
         yield about
     if is_for_want_of_space:
         yield "free some space, or choose another place with --run-dir, and submit the job again"
-    elif _BY_A_PERSON.match(facts.snapshot.cause or ""):
+    elif facts.is_scancelled or _BY_A_PERSON.match(facts.snapshot.cause or ""):
         return  # by a person, and nothing has to be found out
     elif is_end and (advice := _BY_REASON.get(facts.snapshot.reason or "", "")):
         yield advice

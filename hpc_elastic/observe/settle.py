@@ -17,7 +17,12 @@ from hpc_elastic.rundir.complaint import last_lines
 from hpc_elastic.rundir.full_disk import is_for_want_of_space
 from hpc_elastic.rundir.layout import RunLayout
 from hpc_elastic.rundir.records import RunResultRecord, TimeSpent, utc_text
-from hpc_elastic.scheduler.slurm.srun_errors import describe_unstarted, find_launch_error, find_unstarted
+from hpc_elastic.scheduler.slurm.srun_errors import (
+    describe_unstarted,
+    find_launch_error,
+    find_unstarted,
+    tells_of_scancel,
+)
 from hpc_elastic.useful_time.reading import read_useful_time
 
 
@@ -53,6 +58,11 @@ def read_launch_error(script_output: str) -> str:
     lines = last_lines(script_output)
     error = find_launch_error(lines)
     return describe_unstarted(find_unstarted(lines)) or (error and f"srun gave up: {printable_line(error)}")
+
+
+def is_scancelled(script_output: str) -> bool:
+    """Return whether the batch script's output tells that the job was signalled with `scancel`."""
+    return tells_of_scancel(last_lines(script_output))
 
 
 def file_system_now(layout: RunLayout) -> float:

@@ -73,6 +73,7 @@ class RunWatch:
         self._pace = QuestionPace()
         self.job: JobStatus | None = None
         self._allocations = 0  # how many there were when the scheduler was last asked
+        self.is_cancelled = False  # the scheduler has accepted a cancel by this process
         self._note: str | None = None
         self._was_known = False  # the scheduler knew the job before
         self._over_since: float | None = None
@@ -134,11 +135,24 @@ class RunWatch:
         self._allocations = facts.allocations
         self.job, self._note = ask_scheduler(facts, self._scheduler)
         self._doubt(facts)
+        self._believe_cancel(facts)
         self._pace.note(self._clock(), (self.job, self._note))
         if self.job is None or not self.job.state.is_terminal:
             self._over_since = None
         elif self._over_since is None:
             self._over_since = now
+
+    def _believe_cancel(self, facts: Facts) -> None:
+        """Take the job for cancelled that would start again once it is completed, and has been cancelled since.
+
+        Slurm calls it COMPLETING, as before, until the last of its nodes has answered or was given up.
+        """
+        is_ending = self.job is not None and self.job.state.value == "COMPLETING"
+        if self.job is not None and self.is_cancelled and is_ending:
+            from hpc_elastic.scheduler.protocol import JobState
+
+            if facts.has_ended or diagnosis.starts_again(facts, self.job):
+                self.job = replace(self.job, state=JobState.CANCELLED)
 
     def _doubt(self, facts: Facts) -> None:
         """Drop the word that the job is gone if it may be of another cluster's Slurm: the job may run, or wait."""
@@ -159,9 +173,13 @@ class RunWatch:
         if fresh.result is not None or fresh.allocations != facts.allocations:
             return True
         script_word = last_line(fresh.script_output) if fresh.script_output else ""
-        not_launched = settle.read_launch_error(fresh.script_output) if fresh.script_output else ""
         missing = diagnosis.missing_result(
-            fresh, self.job, script_word, complaint=agent_complaint(fresh), launch_error=not_launched
+            fresh,
+            self.job,
+            script_word,
+            complaint=agent_complaint(fresh),
+            launch_error=settle.read_launch_error(fresh.script_output) if fresh.script_output else "",
+            is_scancelled=settle.is_scancelled(fresh.script_output) if fresh.script_output else False,
         )
         if missing is None:
             return False

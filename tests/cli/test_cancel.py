@@ -76,6 +76,35 @@ EOF""",
     assert fake_slurm.calls("scancel") == ["scancel 42"]
 
 
+def test_job_that_waits_to_be_completed_before_it_starts_again_is_cancelled_at_once(
+    run: RunBuilder, fake_slurm: FakeSlurm, capsys: Capture
+) -> None:
+    run.allocate().open_attempt(1).end_allocation(1, "node_lost")
+    fake_slurm.say("COMPLETING")  # also after the cancel
+    fake_slurm.script("scancel", "exit 0")
+    assert main(["cancel", run.layout.root]) == 0
+    assert fake_slurm.calls("scancel") == ["scancel 42"]
+    said = capsys.readouterr()
+    assert "digits ended: CANCELLED, the job was cancelled while the run waited to start again" in said.out
+    assert "asked digits to stop" not in said.err
+    assert json.loads(Path(run.layout.result).read_text())["state"] == "CANCELLED"
+
+
+@pytest.mark.long
+def test_cancel_that_slurm_has_accepted_does_not_wait_for_a_node_that_does_not_answer(
+    run: RunBuilder, fake_slurm: FakeSlurm, capsys: Capture
+) -> None:
+    run.allocate().open_attempt(1)
+    fake_slurm.say("COMPLETING")  # also after the cancel
+    fake_slurm.script("scancel", "exit 0")
+    assert main(["cancel", run.layout.root]) == 0
+    assert fake_slurm.calls("scancel") == ["scancel 42"]
+    said = " ".join(capsys.readouterr().out.split())
+    assert "digits is cancelled; Slurm still ends job 42 (COMPLETING" in said
+    assert "`hpc-elastic status 42` says when it is over" in said
+    assert not os.path.exists(run.layout.result)
+
+
 @pytest.mark.parametrize(("number", "is_cancelled"), [(errno.ENOSPC, True), (errno.EDQUOT, True), (errno.EROFS, False)])
 def test_run_whose_disk_is_full_is_cancelled_by_the_scheduler_at_once(
     run: RunBuilder,

@@ -1,4 +1,4 @@
-"""Finds in a batch script's output where srun could not start the agents, and why it ended their step; pure."""
+"""Finds in a batch script's output where srun could not start the agents, and who ended them or the job; pure."""
 
 from __future__ import annotations
 
@@ -11,6 +11,9 @@ from hpc_elastic.printable import printable_line
 _GAVE_UP = re.compile(r"srun: error: (Task launch for .* failed on node .*|Application launch failed: .*|Aborting, .*)")
 _REFUSED = re.compile(r"srun: error: Task launch for \S+ failed on node (\S+): (.*)")
 _REBOOTED = re.compile(r"srun: error: Aborting, io error and missing step on node ([0-9]{1,7})")
+# What slurmstepd writes to the script's output at a `scancel` (22.05, 24.11 and 26.05). Another cause stands after DUE
+# TO (TIME LIMIT, PREEMPTION, NODE FAILURE, JOB REQUEUE ...); the signal of 26.05 is none.
+_SCANCEL = re.compile(r".*\berror: \*\*\* JOB \S+ ON \S+ CANCELLED AT \S+(?: DUE to SIGNAL \w+)? \*\*\*")
 _NODES_NAMED = 8
 _BEGINS = "hpc_elastic: run directory "  # the first line of each start, which all write into one file
 
@@ -40,6 +43,11 @@ def find_unstarted(lines: Sequence[str], nodes: Sequence[str] = ()) -> dict[str,
             for node in nodes[int(match[1]) : int(match[1]) + 1]:
                 found.setdefault(node, "it has rebooted")
     return found
+
+
+def tells_of_scancel(lines: Sequence[str]) -> bool:
+    """Return whether the latest start of the job was signalled with `scancel`, which ends it unless told otherwise."""
+    return any(map(_SCANCEL.fullmatch, _of_latest_start(lines)))
 
 
 def describe_unstarted(unstarted: Mapping[str, str]) -> str:

@@ -4,7 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from hpc_elastic.scheduler.slurm.srun_errors import describe_unstarted, find_launch_error, find_unstarted
+from hpc_elastic.scheduler.slurm.srun_errors import (
+    describe_unstarted,
+    find_launch_error,
+    find_unstarted,
+    tells_of_scancel,
+)
 
 BEGINS = "hpc_elastic: run directory /home/ada/run"
 NOT_LAUNCHED = (
@@ -70,3 +75,22 @@ def test_nodes_that_could_not_be_started_are_told_by_reason() -> None:
     assert describe_unstarted({}) == ""
     many = describe_unstarted({f"n{number}": "x" for number in range(10)})
     assert many == "srun could not start the agents on n0, n1, n2, n3, n4, n5, n6, n7 and 2 more (x)"
+
+
+SCANCEL = "slurmstepd-node1: error: *** JOB 42 ON node1 CANCELLED AT 2026-11-27T13:05:27"
+
+
+@pytest.mark.parametrize(
+    ("lines", "is_told"),
+    [
+        ((BEGINS, f"{SCANCEL} ***"), True),
+        ((BEGINS, f"{SCANCEL} DUE to SIGNAL Killed ***"), True),
+        ((BEGINS, f"{SCANCEL} DUE TO TIME LIMIT ***"), False),
+        ((BEGINS, f"{SCANCEL} DUE TO JOB REQUEUE ***"), False),
+        ((BEGINS, SCANCEL.replace("JOB 42", "STEP 42.0") + " ***"), False),
+        ((BEGINS, f"{SCANCEL} ***", BEGINS), False),
+    ],
+    ids=["22.05", "26.05", "time limit", "requeue", "a step", "an earlier start"],
+)
+def test_a_scancel_is_told_by_the_script_of_the_latest_start(lines: tuple[str, ...], is_told: bool) -> None:
+    assert tells_of_scancel(lines) == is_told
