@@ -18,6 +18,7 @@ from hpc_elastic.errors import FileSystemError
 from hpc_elastic.observe import diagnosis
 from hpc_elastic.observe.facts import FactReader, Facts, agent_complaint, last_line, latest_change
 from hpc_elastic.observe.snapshot import Snapshot, ask_scheduler, is_same_scheduler, make_snapshot, unknown_here
+from hpc_elastic.rundir.full_disk import refuses_to_write, tells_of_no_space
 from hpc_elastic.rundir.layout import RunLayout
 
 if TYPE_CHECKING:
@@ -184,7 +185,7 @@ class RunWatch:
         if missing is None:
             return False
         waited = max(self._clock() - self._over_since, now - latest_change(self.layout))
-        if not missing.is_certain and waited < self._settle_s:
+        if not (missing.is_certain or waited >= self._settle_s or self._is_without_space(fresh, missing)):
             return False
         try:
             settle.settle(self.layout, fresh, missing)
@@ -192,6 +193,11 @@ class RunWatch:
             self.unwritten = settle.unwritten_result(self.layout, fresh, missing)
             self._why_unwritten = settle.unwritten_note(error)
         return True
+
+    def _is_without_space(self, facts: Facts, missing: diagnosis.MissingResult) -> bool:
+        """Return whether no agent could have written the result, for which there is nothing to wait then."""
+        is_told = facts.is_disk_full or tells_of_no_space(missing.cause)
+        return is_told or refuses_to_write(self.layout.root)
 
 
 def watch(

@@ -6,12 +6,15 @@ import errno
 import json
 import os
 import pwd
+import subprocess
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from hpc_elastic.cli.main import main
+from hpc_elastic.processes import find_process
 from hpc_elastic.rundir import store
 from hpc_elastic.rundir.states import RunState
 from tests.cli.conftest import FakeSlurm
@@ -153,10 +156,20 @@ def test_who_may_not_ask_a_run_is_told_who_may_or_where(
     assert "--run-dir" not in said
 
 
+@pytest.fixture(params=["slurm", "local"])
+def job_id(request: pytest.FixtureRequest) -> Iterator[str]:
+    """A job of Slurm, and one of this machine, which is a process that nobody else ends."""
+    if request.param == "slurm":
+        yield "42"
+        return
+    with subprocess.Popen(["sleep", "600"], start_new_session=True) as sleeper:
+        process = find_process(sleeper.pid)
+        assert process is not None
+        yield f"local-{process.pid}-{process.start}"
+        sleeper.kill()
+
+
 @pytest.mark.long
-@pytest.mark.parametrize(
-    "job_id", ["42", "local-4194304-1"]
-)  # Slurm says CANCELLED, and of a local job nothing is left
 def test_cancel_that_ended_the_job_succeeds_though_no_result_can_be_written(
     tmp_path: Path, fake_slurm: FakeSlurm, capsys: Capture, monkeypatch: pytest.MonkeyPatch, job_id: str
 ) -> None:
