@@ -26,7 +26,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 
@@ -57,7 +57,8 @@ from hpc_elastic.scheduler.allocation import Allocation
 from hpc_elastic.scheduler.protocol import JobOutlook, JobState, NodeQuestions
 from hpc_elastic.scheduler.questions import JobQuestions
 from hpc_elastic.scheduler.registry import derive_start, find_cancelled_step
-from hpc_elastic.scheduler.slurm.srun_errors import find_launch_error, find_rebooted
+from hpc_elastic.scheduler.slurm.srun_errors import describe_unstarted, find_launch_error, find_unstarted
+from hpc_elastic.scheduler.slurm.step import find_job_nodes
 
 WRITTEN_BY = "script"
 NODE_LOST = "node_lost"  # a reason for another start, as in RESULT_REASONS
@@ -71,9 +72,10 @@ class Evidence:
     """What is known about a run whose agents have ended.
 
     `status`: the highest exit status of the processes that the script launched. `complaint`: the error because of
-    which an agent gave up; `launch_error`: that because of which srun did. `nodes`: the latest records of the last
-    world's nodes. `latest`: the claim of that world. `is_out_of_time`: a local run has reached its time limit.
-    `cancelled_step`: the step of the agents, if the scheduler wrote that it was cancelled.
+    which an agent gave up; `launch_error`: that because of which srun did; `unstarted`: the nodes on which srun could
+    not start an agent, with the reasons. `nodes`: the latest records of the last world's nodes. `latest`: the claim of
+    that world. `is_out_of_time`: a local run has reached its time limit. `cancelled_step`: the step of the agents, if
+    the scheduler wrote that it was cancelled.
     """
 
     records: Records
@@ -82,6 +84,7 @@ class Evidence:
     nodes: tuple[NodeResult, ...] = ()
     complaint: str = ""
     launch_error: str = ""
+    unstarted: Mapping[str, str] = field(default_factory=dict)
     is_stop_requested: bool = False
     is_out_of_time: bool = False
     cancelled_step: str = ""
@@ -164,9 +167,10 @@ def conclude(
     records = journal.read_records()
     if records.first is None or (records.result is None and records.first.allocation <= starts):
         journal.allocation = starts  # the latest one, of an earlier start
-        of_launch = _reason_of_launch(layout, plan, (job_id, restart_count))
-        is_again = _start_again_unclaimed(journal, records, status, pauses_s, of_launch=of_launch)
+        unstarted = _find_unstarted(layout, job_id, find_job_nodes(os.environ))
+        is_again = _start_again_unclaimed(plan, journal, records, status, pauses_s, unstarted=unstarted)
         cause = "" if is_again or records.first else _why_no_agent_began(layout, (job_id, restart_count))
+        cause = cause or ("" if is_again else describe_unstarted(unstarted))
         return Conclusion(cause=cause, is_started_again=is_again)
     journal.allocation = records.first.allocation
     evidence = _gather(layout, plan, journal, records, status)
@@ -247,17 +251,19 @@ def _reason_in(outlook: JobOutlook | None) -> str | None:
 
 
 def _is_started_without(journal: Journal, evidence: Evidence, pauses_s: Sequence[float]) -> bool:
-    """Have the job started again if a node that rebooted has cost the agents their step before they began to work.
+    """Have the job started again if nodes have cost the agents their step before they began to work.
 
-    Later the script keeps srun from that, and a head decides. It is a lost node all the same, for `requeue.on` too.
+    Later the script keeps srun from that, and a head decides. They are lost nodes all the same, for `requeue.on` too.
     """
-    first = evidence.records.first
-    if first is None or evidence.records.claim is not None or evidence.is_stop_requested:
+    if not _is_launch_failed(evidence) or evidence.is_stop_requested or journal.next_start.find_refusal(NODE_LOST):
         return False
-    place = find_rebooted(evidence.launch_error)
-    if place is None or journal.next_start.find_refusal(NODE_LOST):
-        return False
-    return not _start_again(journal, NODE_LOST, pauses_s, avoid=first.nodes[place : place + 1])
+    _say(describe_unstarted(evidence.unstarted))
+    return not _start_again(journal, NODE_LOST, pauses_s, avoid=tuple(evidence.unstarted))
+
+
+def _is_launch_failed(evidence: Evidence) -> bool:
+    """Return whether srun has ended the agents for nodes on which it could start none, before an attempt was opened."""
+    return bool(evidence.unstarted) and evidence.records.first is not None and evidence.records.claim is None
 
 
 def _start_again(journal: Journal, reason: str, pauses_s: Sequence[float], *, avoid: Sequence[str] = ()) -> str:
@@ -279,38 +285,44 @@ def _say(text: str) -> None:
 
 
 def _start_again_unclaimed(
-    journal: Journal, records: Records, status: int, pauses_s: Sequence[float], *, of_launch: str | None
+    plan: LaunchPlan,
+    journal: Journal,
+    records: Records,
+    status: int,
+    pauses_s: Sequence[float],
+    *,
+    unstarted: Mapping[str, str],
 ) -> bool:
     """Have the job started again if its agents got a TERM for it before one of them had claimed the allocation.
 
     No agent could be told what the TERM means, so they have left as those of a run that a person stops, or died of it
-    where they did not even listen yet. `of_launch` is the reason if the launch failed for one.
+    where they did not even listen yet. So it is if srun could not start all of them, without the nodes `unstarted`. No
+    record counts such starts: Slurm does, but not where another job takes the place of each.
     """
-    if status not in _ENDS_AT_TERM or records.result is not None or _is_end_wanted(journal):
+    is_countable = plan.requeue.by == "requeue" and journal.next_start.restart_count < plan.requeue.max
+    is_lost = bool(unstarted) and is_countable
+    if not (status in _ENDS_AT_TERM or is_lost) or records.result is not None or _is_end_wanted(journal):
         return False
     outlook = journal.next_start.outlook()
     if outlook is not None and outlook.restarts > journal.next_start.restart_count:
         return True
-    reason = _reason_in(outlook)
-    if reason is None and outlook is not None and outlook.state is JobState.RUNNING:
-        reason = of_launch
+    reason, avoid = _reason_in(outlook), None
+    if reason is None and is_lost and outlook is not None and outlook.state is JobState.RUNNING:
+        reason, avoid = NODE_LOST, tuple(unstarted)
     if reason is None or journal.next_start.find_refusal(reason):
         return False
-    if ask_for_another_start(journal, say=_say, pauses_s=pauses_s):
+    if avoid is not None:
+        _say(describe_unstarted(unstarted))
+        journal.next_start.note(reason, avoid, is_claimed=False)
+    if ask_for_another_start(journal, say=_say, pauses_s=pauses_s, avoid=avoid):
         return False
     print(f"hpc_elastic: {describe_reason(reason)} before an agent had begun; the job is started again", flush=True)
     return True
 
 
-def _reason_of_launch(layout: RunLayout, plan: LaunchPlan, start: tuple[str, int]) -> str | None:
-    """Return that a node was lost if one has rebooted before an agent had claimed the allocation; else None.
-
-    No record counts such a start: Slurm does, but not where another job takes the place of each.
-    """
-    if plan.requeue.by != "requeue" or start[1] >= plan.requeue.max:
-        return None
-    error = find_launch_error(last_lines(layout.script_output(start[0])))
-    return None if find_rebooted(error) is None else NODE_LOST
+def _find_unstarted(layout: RunLayout, job_id: str, nodes: Sequence[str]) -> dict[str, str]:
+    """Return the nodes on which srun could not start an agent in this start of the job, with the reasons."""
+    return find_unstarted(last_lines(layout.script_output(job_id)), nodes)
 
 
 def _refused(plan: LaunchPlan, journal: Journal, evidence: Evidence, reason: str, refusal: str) -> Conclusion:
@@ -338,6 +350,8 @@ def judge(evidence: Evidence) -> Outcome:
         code, reason, cause = ExitCode.STOPPED, "stop_requested", f"the run was cancelled, {ended}"
     elif evidence.is_out_of_time:
         reason, cause = "time_limit", f"the time limit ended the run, {ended}"
+    elif _is_launch_failed(evidence):
+        reason, cause = NODE_LOST, f"{describe_unstarted(evidence.unstarted)}, so that no agent went on"
     elif crash is not None:
         reason = "agent_failed"
         cause = f"the agent of {crash.node} failed: {crash.detail.strip().splitlines()[-1]}"
@@ -362,7 +376,8 @@ def _without_result(evidence: Evidence, failures: dict[str, FailureRecord]) -> O
     status, latest = evidence.status, evidence.latest
     cause = f"all agents ended before one could write a result; the highest exit status was {describe(status)}"
     if evidence.launch_error:
-        cause = f"srun gave up: {printable_line(evidence.launch_error)}; {cause}"
+        told = describe_unstarted(evidence.unstarted) or f"srun gave up: {printable_line(evidence.launch_error)}"
+        cause = f"{told}; {cause}"
     lost = None
     if signal_name(status):
         # The status is the highest one: of the other agents it is known only that they have ended, too.
@@ -415,6 +430,7 @@ def _gather(layout: RunLayout, plan: LaunchPlan, journal: Journal, records: Reco
         complaint=next(filter(None, complaints), ""),
         cancelled_step=_find_cancelled_step(layout, first) if status == _KILLED else "",
         launch_error=find_launch_error(last_lines(layout.script_output(first.job_id))),
+        unstarted=_find_unstarted(layout, first.job_id, first.nodes),
         is_stop_requested=_is_end_wanted(journal),
         is_out_of_time=is_local(first.job_id) and _is_out_of_time(first, plan.time_s),
         max_restarts=plan.restart.max_restarts,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import shlex
 import time
 from collections.abc import Callable
@@ -21,6 +22,7 @@ from hpc_elastic.scheduler.registry import make_scheduler
 
 REACTION_S = 15.0  # beyond the grace: the head sees the request, stops all, writes the result
 ENDING_S = 90.0  # for the scheduler: its own TERM, KillWait (30 s by default), KILL, epilogs
+COMPLETES_S = 10.0  # afterwards a job that Slurm still ends waits for a node or a process that does not answer
 SETTLE_S = 5.0  # a cancelled job's agents are dead; their last writes are visible after this time
 _DEFAULT_GRACE_S = 60.0
 
@@ -32,7 +34,7 @@ class StillRunningError(HpcElasticError):
 
 
 def cancel_run(layout: RunLayout, snapshot: Snapshot, *, by: str, say: Callable[[str], None]) -> Snapshot:
-    """Stop a run that is not over, and wait until it is.
+    """Stop a run that is not over, and wait until it is, or until nothing but Slurm's own end of the job is left.
 
     Args:
         layout: the run's.
@@ -41,7 +43,7 @@ def cancel_run(layout: RunLayout, snapshot: Snapshot, *, by: str, say: Callable[
         say: is called with each line about what is done.
 
     Returns:
-        The run at its end.
+        The run at its end; not over if Slurm has accepted the cancel and still ends the job.
 
     Raises:
         StillRunningError: the run goes on.
@@ -54,7 +56,7 @@ def cancel_run(layout: RunLayout, snapshot: Snapshot, *, by: str, say: Callable[
     run_watch = RunWatch(layout, in_background(scheduler), settle_s=SETTLE_S)
     is_asked = ask_if_possible(layout, by, say)
     run_watch.is_stop_requested = True
-    if is_asked and _has_agents(snapshot):
+    if is_asked and _has_agents(snapshot) and not is_completing(snapshot):
         grace_s = grace_of(layout)
         say(f"asked {snapshot.name} to stop; its workers have {grace_s:g} s")
         snapshot = _look_until_over(run_watch, grace_s + REACTION_S)
@@ -132,9 +134,10 @@ def _cancel_job(
             tip=f"call `hpc-elastic cancel` on {submission['host']}",
         )
     scheduler.cancel(snapshot.job_id)
+    run_watch.is_cancelled = True
     say(f"cancelled job {snapshot.job_id}")
-    snapshot = _look_until_over(run_watch, ENDING_S)
-    if not snapshot.is_over:
+    snapshot = _look_until_over(run_watch, ENDING_S, COMPLETES_S)
+    if not (snapshot.is_over or is_completing(snapshot)):
         raise StillRunningError(
             f"job {snapshot.job_id} was cancelled {ENDING_S:g} s ago and is still {snapshot.job_state or 'there'}",
             tip=f"`hpc-elastic status {snapshot.job_id}` says when it is over",
@@ -142,11 +145,21 @@ def _cancel_job(
     return snapshot
 
 
-def _look_until_over(run_watch: RunWatch, seconds: float) -> Snapshot:
-    """Return the last snapshot: that of the run's end, or that of the moment when the time was up."""
-    deadline = time.monotonic() + seconds
+def is_completing(snapshot: Snapshot) -> bool:
+    """Return whether Slurm ends the job, and only waits for its nodes to say that nothing of it is left."""
+    return snapshot.job_state == "COMPLETING"
+
+
+def _look_until_over(run_watch: RunWatch, seconds: float, completing_s: float = math.inf) -> Snapshot:
+    """Return the last snapshot: that of the run's end, or that of the moment when the time was up.
+
+    The time is `seconds`, or less where the job has been COMPLETING for `completing_s`.
+    """
+    deadline, patience = time.monotonic() + seconds, math.inf
     for snapshot in watch(run_watch):
-        if snapshot.is_over or time.monotonic() >= deadline:
+        now = time.monotonic()
+        patience = min(patience, now + completing_s) if is_completing(snapshot) else math.inf
+        if snapshot.is_over or now >= min(deadline, patience):
             break
     return snapshot
 

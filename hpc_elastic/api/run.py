@@ -160,6 +160,8 @@ class Run:
     def cancel(self) -> Snapshot:
         """Stop the run, with the grace of its job, and wait until it is over; do nothing if it is over already.
 
+        It is not over in what this returns if Slurm has accepted the cancel and still ends the job.
+
         Raises:
             HpcElasticError: the run cannot be stopped from here.
         """

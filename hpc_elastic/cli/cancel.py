@@ -23,7 +23,8 @@ def make_parser() -> VerbParser:
         "cancel",
         usage="[RUN]",
         description="Stop a run: its workers get TERM, then the grace of its job file, then KILL.\n"
-        "A pending run leaves the queue at once. Returns when the run is over.\n"
+        "A pending run leaves the queue at once. Returns when the run is over, or\n"
+        "when only Slurm is left to end its job.\n"
         "Of an array, all tasks; one of them is 1234_5.\n"
         "Without RUN it stops the run that was submitted in this folder. If several of\n"
         "them are not over, or none is of this folder, it asks; without a terminal\n"
@@ -43,7 +44,14 @@ def main(argv: Sequence[str]) -> int:
     snapshot = look(found)
     if snapshot.is_over:
         return _report(snapshot, "is over already")
-    return _report(cancel_run(found, snapshot, by="hpc-elastic cancel", say=_say), "ended")
+    snapshot = cancel_run(found, snapshot, by="hpc-elastic cancel", say=_say)
+    if not snapshot.is_over:
+        print(
+            f"{snapshot.name} is cancelled; Slurm still ends job {snapshot.job_id} (COMPLETING), for as long as a node "
+            f"does not answer: `hpc-elastic status {snapshot.job_id}` says when it is over"
+        )
+        return 0
+    return _report(snapshot, "ended")
 
 
 def _cancel_array(layout: ArrayLayout) -> int:

@@ -16,7 +16,7 @@ from datetime import datetime, timezone
 
 from hpc_elastic.cli.log_files import check_permission
 from hpc_elastic.errors import UsageError
-from hpc_elastic.observe.dedupe import Deduper, Group
+from hpc_elastic.observe.dedupe import Deduper, Groups
 from hpc_elastic.observe.facts import list_attempts
 from hpc_elastic.observe.log_streams import AnyStream, Batch, merge, open_streams
 from hpc_elastic.observe.narrate import name_first
@@ -29,6 +29,7 @@ from hpc_elastic.units import parse_duration
 ALL = "all"
 FOLLOW_WINDOW_NS = 2_000_000_000
 _BUFFER_BYTES = 256 * 1024
+_MOST_PREFIXES = 1000
 # What may move a terminal's cursor or change its state; colours (ESC [ ... m) and tabs may stay.
 _CONTROL = re.compile(rb"\x1b(?!\[[0-9;:]*m)|[\x00-\x08\x0a-\x1a\x1c-\x1f\x7f]|\xc2[\x80-\x9f]")
 
@@ -253,6 +254,7 @@ class LinePrinter:
         self._is_tailing = choice.tail is not None
         self._buffers = {1: bytearray(), 2: bytearray()}
         self._prefixes: dict[int, bytes] = {}
+        self._of_several: dict[tuple[int, ...], bytes] = {}  # prefixes too
         self._time_ns = 0
 
     def print_batches(self, batches: Iterable[Batch]) -> None:
@@ -264,9 +266,12 @@ class LinePrinter:
             if since_ns is not None and batch.time_ns < since_ns:
                 continue
             lines = batch.lines if grep is None else list(_matching(grep, batch.lines))
+            if not lines:
+                continue
             if deduper is not None:
-                source = batch.source
-                if ready := deduper.add(self._time_ns, source.rank, source.node, lines):
+                if batch.source.rank not in self._prefixes:
+                    self._prefix(batch)
+                if ready := deduper.add(self._time_ns, batch.source.rank, lines):
                     self._put_groups(ready)
             else:
                 self._put(batch, lines)
@@ -288,19 +293,37 @@ class LinePrinter:
             self._put_groups(self._deduper.finish())
         self.flush(self._time_ns)
 
-    def _put(self, batch: Batch, lines: Iterable[bytes]) -> None:
+    def _put(self, batch: Batch, lines: list[bytes]) -> None:
         source = batch.source
         if not self.has_prefix:
             target = 2 if source.is_stderr else 1
             self._write_all(target, (line + b"\n" for line in lines))
             return
+        prefix = self._prefix(batch)
+        self._write_all(1, [b"%b%b\n" % (prefix, line) for line in _all_shown(lines)])
+
+    def _put_groups(self, groups: Groups) -> None:
+        if groups.lines:
+            who = map(self._who, groups.ranks)
+            self._write_all(1, [b"%b%b\n" % each for each in zip(who, _all_shown(groups.lines), strict=True)])
+
+    def _prefix(self, batch: Batch) -> bytes:
+        source = batch.source
         prefix = self._prefixes.get(source.rank)
         if prefix is None:
             prefix = self._prefixes[source.rank] = f"[{source.node}:{source.rank}] ".encode()
-        self._write_all(1, (prefix + _shown(line) + b"\n" for line in lines))
+        return prefix
 
-    def _put_groups(self, groups: Iterable[Group]) -> None:
-        self._write_all(1, (f"[{_who(group)}] ".encode() + _shown(group.line) + b"\n" for group in groups))
+    def _who(self, ranks: int | list[int]) -> bytes:
+        if isinstance(ranks, int):
+            return self._prefixes[ranks]
+        key = tuple(ranks)
+        prefix = self._of_several.get(key)
+        if prefix is None:
+            if len(self._of_several) > _MOST_PREFIXES:
+                self._of_several.clear()
+            prefix = self._of_several[key] = f"[{name_ranks(ranks)}] ".encode()
+        return prefix
 
     def _write_all(self, target: int, lines: Iterable[bytes]) -> None:
         if self._is_tailing:
@@ -389,10 +412,11 @@ def _matching(grep: re.Pattern[str], lines: Iterable[bytes]) -> Iterator[bytes]:
     return (line for line in lines if search(line.decode(errors="replace")))
 
 
-def _who(group: Group) -> str:
-    if len(group.ranks) == 1:
-        return f"{group.node}:{group.ranks[0]}"
-    return name_ranks(group.ranks)
+def _all_shown(lines: list[bytes]) -> list[bytes]:
+    """Return the lines as `_shown` does, after one look at all of them: hardly any has what it would change."""
+    together = b" ".join(lines)
+    is_plain = b"\x1b" not in together and not _CONTROL.search(together)
+    return lines if is_plain else list(map(_shown, lines))
 
 
 def _shown(line: bytes) -> bytes:

@@ -32,6 +32,12 @@ _COMPILERS = "TorchRuntimeError: "  # torch/_dynamo/exc.py
 _TRIED = re.compile(r"\bDynamo failed to run FX node .*: got (\w+\(.*\))(?:\n|$)")
 _NOT_LOADED = "UnpicklingError: Weights only load failed"  # torch/serialization.py
 _REFUSED = re.compile(r"WeightsUnpickler error: \s*(\S.*)")
+# torch/csrc/distributed/c10d/ProcessGroupWrapper.cpp, with TORCH_DISTRIBUTED_DEBUG=DETAIL.
+_MISMATCH = re.compile(
+    r"(?s)^(.*?Detected mismatch between collectives on ranks)\. Rank (\d+) is running collective: "
+    r"CollectiveFingerPrint\((.*?)\), but Rank (\d+) is running collective: CollectiveFingerPrint\((.*)"
+)
+_FINGERPRINT = re.compile(r"OpType=(\w+)(?:, TensorShape=(\[[^\]]*\]), TensorDtypes=(\w+))?")
 _EXCEPTION = re.compile(r"[A-Za-z_][\w.]*(Error|Exception|Exit|Interrupt|Warning)?(: .*)?")
 
 
@@ -96,6 +102,9 @@ def telling_line(message: str) -> str:
     that torch.compile tried, and what torch.load did not allow in a file.
     """
     first = first_line(message)
+    if mismatch := _MISMATCH.match(message):
+        ours, theirs = (" ".join(filter(None, _fingerprint(mismatch[number]))) for number in (3, 5))
+        return f"{mismatch[1]}: rank {mismatch[2]} runs {ours}, rank {mismatch[4]} runs {theirs}"
     if first.startswith(_NOT_LOADED) and (refused := _REFUSED.search(message)):
         return first_line(f"{_NOT_LOADED}: {refused[1]}")
     if len(first) > LONGEST_WORDS:
@@ -109,6 +118,12 @@ def telling_line(message: str) -> str:
     if _EXCEPTION.fullmatch(last) is None or last in first:  # it is torn, or told already
         return first
     return first_line(f"{first.rstrip(':')}: {last}")
+
+
+def _fingerprint(text: str) -> tuple[str, ...]:
+    """Return the operation of a collective, and of its tensor the shape and the type."""
+    found = _FINGERPRINT.search(text)
+    return found.groups("") if found else ("another one",)
 
 
 def first_line(message: str) -> str:

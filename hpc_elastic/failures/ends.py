@@ -11,7 +11,7 @@ from hpc_elastic.failures.classes import FailureClass
 from hpc_elastic.failures.evidence import FailureEvidence
 from hpc_elastic.failures.exception_rules import tell_host_oom, tell_memory
 from hpc_elastic.failures.output_end import WRAPPERS_LINES, last_line
-from hpc_elastic.failures.traceback_text import ends_with_fault, parse_traceback
+from hpc_elastic.failures.traceback_text import ends_with_fault, parse_fault, parse_traceback
 
 UNKNOWN_USE = "how much was in use is not known"
 _SHELL_SIGNALS = {"SIGKILL": 137, "SIGSEGV": 139, "SIGABRT": 134, "SIGBUS": 135, "SIGTERM": 143, "SIGINT": 130}
@@ -54,6 +54,12 @@ _ABORT_LINES = re.compile(
     r"^(?:\s*what\(\):|terminate called|free\(\)|malloc\(\)|malloc_|double free|munmap_chunk|corrupted |realloc\(\)|"
     r"\*\*\* |Fatal Python error: (?!Aborted)|.*: Assertion `|OMP: Error|OpenBLAS )"
 )
+
+# gloo/transport/tcp/pair.cc: what another rank has sent does not fit; a thread of gloo throws it, not one of Python.
+_SIZES = re.compile(
+    r"op\.preamble\.length <= op\.nbytes\. (\d+) vs (\d+)\. Received data size doesn't match expected size"
+)
+_COLLECTIVES_FILE = re.compile(r"/torch/distributed/distributed_c10d\.py$")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -221,6 +227,17 @@ def _say_abort(end: WorkerEnd) -> str:
     return f"{_killed(end)}: {_without_stamp(told[0])}" if told else _killed(end)
 
 
+def _tell_sizes(end: WorkerEnd) -> str:
+    """Return what did not fit in which collective, if the stack has it."""
+    tail = end.evidence.stderr_tail
+    frames = (frame for frame in parse_fault(tail) if _COLLECTIVES_FILE.search(frame.file))
+    called = next((f"{frame.function} " for frame in frames), "a collective ")
+    if (found := _SIZES.search(tail)) is None:
+        return ""
+    sizes = f"in {called}another rank sent {found[1]} bytes, and it expected {found[2]} at most"
+    return f"{sizes}: the ranks' tensors differ in size or type"
+
+
 def _is_shared_memory_full(end: WorkerEnd) -> bool:
     return end.is_killed("SIGBUS") and end.evidence.full("/dev/shm") is not None
 
@@ -308,6 +325,14 @@ RULES_FOR_ENDS: tuple[EndRule, ...] = (
         say=lambda end: f"{_killed(end)}: a bus error",
     ),
     *(_logs_cuda(failure_class) for failure_class in _CUDA),
+    EndRule(
+        name="abort by tensors of different sizes",
+        reason="SIGABRT, and gloo says that another rank sent more in a collective than this one has room for",
+        failure_class=FailureClass.ABORTED,
+        holds=_logs(_SIZES),
+        say=_says(_SIZES),
+        tell=_tell_sizes,
+    ),
     EndRule(
         name="abort by a timed-out collective",
         reason="SIGABRT, and the watchdog of NCCL says that a collective timed out",

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from hpc_elastic.scheduler.protocol import JobStatus
 
 SETTLE_S = 60.0  # NFS may hide a new name for 30 s and more, and an agent's last write takes its time
+_KILLED = (":9", ":15")  # the ends of a job's exit code if a signal has ended its script
 JOB_CANCELLED = "the job was cancelled"  # begins the cause where the scheduler itself says so
 
 
@@ -39,12 +40,12 @@ def decide_state(facts: Facts, job: JobStatus | None) -> RunState:
         return _final_state(facts.result.get("state"))
     if job is None or job.state.is_terminal:
         return RunState.RUNNING if facts.allocations else RunState.PENDING
-    if job.state.value == "PENDING" or _starts_again(facts, job):
+    if job.state.value == "PENDING" or starts_again(facts, job):
         return RunState.REQUEUED if facts.allocations else RunState.PENDING
     return RunState.RUNNING
 
 
-def _starts_again(facts: Facts, job: JobStatus) -> bool:
+def starts_again(facts: Facts, job: JobStatus) -> bool:
     """Return whether Slurm still ends a start of the job that it will follow by another: minutes, if a node is lost."""
     before = facts.allocation.get("restart_count")
     is_ending = job.state.value == "COMPLETING" and facts.allocation.get("job_id") == job.job_id
@@ -52,7 +53,13 @@ def _starts_again(facts: Facts, job: JobStatus) -> bool:
 
 
 def missing_result(
-    facts: Facts, job: JobStatus | None, script_word: str = "", *, complaint: str = ""
+    facts: Facts,
+    job: JobStatus | None,
+    script_word: str = "",
+    *,
+    complaint: str = "",
+    launch_error: str = "",
+    is_scancelled: bool = False,
 ) -> MissingResult | None:
     """Decide the result of a run whose job is over and that has none; None if the run is not in that state.
 
@@ -61,6 +68,8 @@ def missing_result(
         job: the job's status; None if the scheduler was not asked or did not answer.
         script_word: the last line of the batch script's output.
         complaint: the error that ended the head's agent.
+        launch_error: why the agents could not be started on all nodes, by the batch script's output.
+        is_scancelled: whether the batch script's output tells of a `scancel`.
     """
     if facts.result is not None or job is None or not job.state.is_terminal:
         return None
@@ -68,18 +77,22 @@ def missing_result(
     state = job.state.value
     if state == "CANCELLED" or (facts.is_stop_requested and state == "GONE"):
         return _cancelled(facts, never_started)
+    if is_scancelled and (job.exit_code or "").endswith(_KILLED):
+        return _cancelled(facts, never_started, is_by_script=True)
     if never_started and facts.script_output is not None and state in ("FAILED", "COMPLETED", "GONE"):
-        return _no_agent_started(job, script_word)
+        return _no_agent_started(job, script_word, launch_error)
     if complaint:
         return _gave_up(complaint)
     return _ended(job, script_word, never_started)
 
 
-def _cancelled(facts: Facts, never_started: bool) -> MissingResult:
+def _cancelled(facts: Facts, never_started: bool, *, is_by_script: bool = False) -> MissingResult:
     if facts.has_ended:
         before = "while the run waited to start again"
     else:
         before = "before it started" if never_started else "and no agent could write a result"
+    if is_by_script:
+        before = f"with its script (`scancel --batch`) {before}"
     return MissingResult(
         state=RunState.CANCELLED,
         reason="stop_requested" if facts.is_stop_requested else "terminated",
@@ -89,8 +102,16 @@ def _cancelled(facts: Facts, never_started: bool) -> MissingResult:
     )
 
 
-def _no_agent_started(job: JobStatus, script_word: str) -> MissingResult:
+def _no_agent_started(job: JobStatus, script_word: str, launch_error: str) -> MissingResult:
     """Return the result of a run whose batch script ended before an agent had claimed the allocation."""
+    if launch_error:
+        return MissingResult(
+            state=RunState.FAILED,
+            reason="node_lost",
+            exit_code=ExitCode.NODE_LOST,
+            cause=f"{launch_error}, so that no agent went on",
+            is_certain=True,
+        )
     failed = f"the script ended{_with_exit_code(job)} before any agent started"
     return MissingResult(
         state=RunState.FAILED,

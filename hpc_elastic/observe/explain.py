@@ -17,6 +17,7 @@ from typing import Any
 
 from hpc_elastic.failures.classes import Blame, FailureClass, blame_of
 from hpc_elastic.failures.describe import describe_failure
+from hpc_elastic.observe.diagnosis import JOB_CANCELLED
 from hpc_elastic.observe.explain_advice import advice_of, meaning_of
 from hpc_elastic.observe.explain_facts import (
     Excerpt,
@@ -134,6 +135,8 @@ def explain(facts: ExplainFacts, now: float, *, run: str | None = None) -> Expla
     opened = unix_time(next((each.opened for each in snapshot.attempt_history if each.number == facts.attempt), None))
     failed, victims, stopped = _others(facts, root_cause)
     cause = _cause(facts, root_cause)
+    if facts.is_scancelled and not cause.startswith(JOB_CANCELLED):
+        cause = f"somebody cancelled the job with scancel ({cause})"
     is_sure = root_cause is not None or culprit is None
     is_guess = not is_sure and (len(facts.failures) > 1 or cause != _written(facts))
     return Explanation(
@@ -272,6 +275,8 @@ def _class(facts: ExplainFacts, root_cause: Mapping[str, Any] | None) -> str | N
     if facts.losses:
         return FailureClass.NODE_LOST.value
     is_end = facts.snapshot.is_over and attempt_after(facts.snapshot, facts.attempt) is None
+    if is_end and facts.is_scancelled:
+        return FailureClass.CANCELLED.value
     by_reason = _CLASS_OF_REASON.get(facts.snapshot.reason or "") if is_end else None
     return by_reason.value if by_reason else None
 

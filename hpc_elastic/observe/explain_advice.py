@@ -84,7 +84,18 @@ _BY_MESSAGE = (
         r"\bConnectionRefusedError\b",
         "look whether the service that the script calls runs, and can be reached there",
     ),
+    (
+        r"Detected mismatch between collectives",
+        "find out why these ranks call different collectives, or tensors of different shapes, at that place",
+    ),
     (r"Unable to find address for", "set the name of the network interface for all nodes alike, or leave it out"),
+)
+# What to do about native code that gave up, by a pattern of the message.
+_BY_ABORT = (
+    (
+        r"Received data size doesn't match expected size",
+        "compare the tensors' shapes on all ranks; with TORCH_DISTRIBUTED_DEBUG=DETAIL torch names two that differ",
+    ),
 )
 # What to do about a program that could not be started, by a pattern of the message.
 _BY_START = (
@@ -123,7 +134,7 @@ def advice_of(facts: ExplainFacts, failure_class: str | None) -> Iterable[str]:
         yield about
     if is_for_want_of_space:
         yield "free some space, or choose another place with --run-dir, and submit the job again"
-    elif _BY_A_PERSON.match(facts.snapshot.cause or ""):
+    elif facts.is_scancelled or _BY_A_PERSON.match(facts.snapshot.cause or ""):
         return  # by a person, and nothing has to be found out
     elif is_end and (advice := _BY_REASON.get(facts.snapshot.reason or "", "")):
         yield advice
@@ -155,7 +166,11 @@ def _about_failure(facts: ExplainFacts, failure_class: str | None) -> str:
         return f"look why the script exits at {frame}"
     if failure_class == FailureClass.EXIT_CODE.value and message and not message.startswith("exit code"):
         return "read the end of its standard error: the program that gave up says why there"
-    patterns = {FailureClass.EXCEPTION.value: _BY_MESSAGE, FailureClass.START_FAILED.value: _BY_START}
+    patterns = {
+        FailureClass.EXCEPTION.value: _BY_MESSAGE,
+        FailureClass.START_FAILED.value: _BY_START,
+        FailureClass.ABORTED.value: _BY_ABORT,
+    }
     for pattern, words in patterns.get(failure_class or "", ()):
         if re.search(pattern, message):
             return words

@@ -74,6 +74,7 @@ class ExplainFacts:
     are known, `has_all_failures` says whether these are all; `culprit` the one that is its cause. `has_ended` says
     whether the attempt is over; `failed_agent` is the node whose agent failed itself. `stacks` are where the ranks of
     an attempt that hung were, those that wait for others last; `collectives` what torch's flight recorder says.
+    `is_scancelled`: the agents got the TERM that ended the run from a `scancel`, by the script's output.
     """
 
     snapshot: Snapshot
@@ -90,6 +91,7 @@ class ExplainFacts:
     excerpts: tuple[Excerpt, ...] = ()
     files: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
+    is_scancelled: bool = False
 
 
 def find_culprit(root_cause: Mapping[str, Any] | None, failures: Iterable[FailureFacts]) -> FailureFacts | None:

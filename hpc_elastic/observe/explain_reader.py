@@ -40,8 +40,10 @@ from hpc_elastic.observe.explain_facts import (
 from hpc_elastic.observe.facts import AttemptFacts
 from hpc_elastic.observe.rank_output import output_path
 from hpc_elastic.observe.snapshot import Snapshot
+from hpc_elastic.rundir.complaint import last_lines
 from hpc_elastic.rundir.error_file import read_tail
 from hpc_elastic.rundir.layout import RunLayout
+from hpc_elastic.scheduler.slurm.srun_errors import tells_of_scancel
 
 if TYPE_CHECKING:
     from hpc_elastic.failures.stacks import StackGroup
@@ -112,7 +114,10 @@ class _Reader:
         collectives = (
             self._collectives(attempt, root_cause, culprit) if attempt is not None and is_about_failure else ()
         )
+        is_scancelled = self._is_scancelled(attempt)
         excerpts, files, failed_agent = self._evidence(attempt, culprit, error, losses)
+        if is_scancelled:
+            excerpts, files = [], []
         return ExplainFacts(
             snapshot=snapshot,
             attempt=attempt,
@@ -128,7 +133,15 @@ class _Reader:
             excerpts=tuple(excerpts),
             files=tuple(dict.fromkeys(files)),
             notes=tuple(dict.fromkeys(self._notes)),
+            is_scancelled=is_scancelled,
         )
+
+    def _is_scancelled(self, attempt: int | None) -> bool:
+        """Return whether this is the end of the run, by a TERM that a `scancel` has brought."""
+        snapshot = self._snapshot
+        if snapshot.reason != "terminated" or not snapshot.job_id or attempt_after(snapshot, attempt) is not None:
+            return False
+        return tells_of_scancel(last_lines(self._layout.script_output(snapshot.job_id)))
 
     # Failures.
 

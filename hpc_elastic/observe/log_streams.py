@@ -10,12 +10,14 @@ that the agent read at the same time are put together by rank. Lines of one stre
 from __future__ import annotations
 
 import heapq
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from operator import attrgetter, itemgetter
 from typing import NamedTuple
 
+from hpc_elastic.errors import FileSystemError
 from hpc_elastic.observe.growing_file import GrowingFile
 from hpc_elastic.observe.rank_output import has_node_logs, may_logs_be_cut
 from hpc_elastic.observe.roster import RankPlace
@@ -24,7 +26,8 @@ from hpc_elastic.rundir.node_log import parse_time, parse_writer
 from hpc_elastic.rundir.store import read_lines
 
 MOST_IN_MEMORY = 256 * 1024 * 1024
-MOST_SORTED = 64 * 1024 * 1024
+MOST_SORTED = 128 * 1024 * 1024
+_LINE_BYTES, _BATCH_BYTES = 41, 208  # what Python needs beside the content: of a line in a list, and of a batch
 LONGEST_LINE = 64 * 1024 * 1024  # of a file that a rank writes by itself; a longer one comes in pieces
 LARGEST_CHUNK, SMALLEST_CHUNK = 1024 * 1024, 16 * 1024
 
@@ -61,6 +64,7 @@ class LogStream:
         cut_ns: when its earlier part was cut off, for the lines in that; None if it was not or that is not known.
         last: only so many last lines are needed; None: all.
         is_cut: whether the log may have an earlier part, for which the file server is asked then.
+        unread: the file of the marks, if this user may not read it; else empty.
     """
 
     def __init__(
@@ -72,8 +76,10 @@ class LogStream:
         cut_ns: int | None = None,
         last: int | None = None,
         is_cut: bool = True,
+        unread: str = "",
     ) -> None:
         self.source = source
+        self._unread = unread
         self._file = GrowingFile(path, is_cut=is_cut, last=last)
         self._sizes = [size for size, _ in marks]
         self._times = [time_ns for _, time_ns in marks]
@@ -117,8 +123,8 @@ class LogStream:
 
     @property
     def forbidden(self) -> str:
-        """The file, if this user may not read it; else empty."""
-        return self._file.forbidden
+        """The file, or that of its marks, if this user may not read it; else empty."""
+        return self._file.forbidden or self._unread
 
     def is_of(self, ranks: Collection[int]) -> bool:
         """Return whether this is the log of one of these ranks."""
@@ -127,19 +133,25 @@ class LogStream:
     def _timed(self, lines: list[bytes], begin: int, written_ns: int) -> Iterator[Batch]:
         """Yield lines that begin at an offset of the file, those of each mark together."""
         later_ns = max(written_ns, self._times[-1]) if self._times else written_ns
-        first, end = 0, begin
-        mark = bisect_left(self._sizes, begin + 1)
-        for number, line in enumerate(lines):
-            line_end = end + len(line) + 1
-            if mark < len(self._sizes) and line_end > self._sizes[mark]:
-                if number > first:
-                    yield Batch(self._times[mark], self.source.index, self.source, lines[first:number])
-                first = number
-                mark = bisect_left(self._sizes, line_end)
-            end = line_end
-        if len(lines) > first:
-            time_ns = self._times[mark] if mark < len(self._times) else later_ns
-            yield Batch(time_ns, self.source.index, self.source, lines[first:])
+        ends = list(accumulate(map(len, lines), initial=begin))  # without the newlines
+
+        def end_of(number: int) -> int:
+            return ends[number + 1] + number + 1
+
+        first, count = 0, len(lines)
+        while first < count:
+            mark = bisect_left(self._sizes, end_of(first))
+            if mark == len(self._sizes):
+                yield Batch(later_ns, self.source.index, self.source, lines[first:] if first else lines)
+                return
+            step, known = 1, first  # most marks cover many lines, or one
+            while known + step < count and end_of(known + step) <= self._sizes[mark]:
+                known, step = known + step, 2 * step
+            end = known + 1
+            if step > 1:
+                end = bisect_right(range(min(count, known + step)), self._sizes[mark], lo=end, key=end_of)
+            yield Batch(self._times[mark], self.source.index, self.source, lines[first:end])
+            first = end
 
 
 class NodeLogStream:
@@ -242,7 +254,7 @@ def _merge(readers: Sequence[Iterator[Batch]]) -> Iterator[Batch]:
     for number, reader in enumerate(readers):
         for batch in reader:
             first.append(batch)
-            count += sum(map(len, batch.lines))
+            count += sum(map(len, batch.lines)) + _LINE_BYTES * len(batch.lines) + _BATCH_BYTES
             if count > MOST_SORTED:
                 first.sort(key=_ORDER)
                 yield from heapq.merge(first, reader, *readers[number + 1 :], key=_ORDER)
@@ -261,23 +273,27 @@ def open_streams(
 ) -> list[AnyStream]:
     """Return the streams of these ranks; files that do not exist (yet) are among them.
 
-    With `last` all but so many last lines of each may be left out; a node's log has them all.
+    With `last` all but so many last lines of each may be left out; a node's log has them all. Marks that this user may
+    not read are as good as none, and `forbidden` of the node's streams.
     """
     wanted = [is_stderr for is_stderr, is_wanted in ((False, with_stdout), (True, with_stderr)) if is_wanted]
     if has_node_logs(layout):
         return list(_open_node_logs(layout, places, wanted))
     is_cut = may_logs_be_cut(layout)
-    marks: dict[tuple[int, str], _NodeMarks] = {}
+    marks: dict[tuple[int, str], tuple[_NodeMarks, str]] = {}
     streams: list[AnyStream] = []
     for place in sorted(places, key=attrgetter("rank")):
         key = (place.attempt, place.node)
         if key not in marks:
-            marks[key] = _read_marks(layout, *key)
+            marks[key] = _try_read_marks(layout, *key)
+        of_node, unread = marks[key]
         for is_stderr in wanted:
             source = LogSource(index=len(streams), rank=place.rank, node=place.node, is_stderr=is_stderr)
             path = (layout.stderr if is_stderr else layout.stdout)(place.attempt, place.rank)
-            of_file = marks[key].get(f"{place.rank}.{'stderr' if is_stderr else 'stdout'}", _FileMarks([], None))
-            stream = LogStream(source, path, of_file.marks, cut_ns=of_file.cut_ns, last=last, is_cut=is_cut)
+            of_file = of_node.get(f"{place.rank}.{'stderr' if is_stderr else 'stdout'}", _FileMarks([], None))
+            stream = LogStream(
+                source, path, of_file.marks, cut_ns=of_file.cut_ns, last=last, is_cut=is_cut, unread=unread
+            )
             streams.append(stream)
     return streams
 
@@ -301,6 +317,16 @@ class _FileMarks:
 
 
 _NodeMarks = Mapping[str, _FileMarks]
+
+
+def _try_read_marks(layout: RunLayout, attempt: int, node: str) -> tuple[_NodeMarks, str]:
+    """Return the marks of a node's files, and their own file if this user may not read it."""
+    try:
+        return _read_marks(layout, attempt, node), ""
+    except FileSystemError as error:
+        if not isinstance(error.__cause__, PermissionError):
+            raise
+        return {}, layout.log_marks(attempt, node)
 
 
 def _read_marks(layout: RunLayout, attempt: int, node: str) -> _NodeMarks:

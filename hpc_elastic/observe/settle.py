@@ -11,10 +11,18 @@ from hpc_elastic.codec import Json, from_json, to_json
 from hpc_elastic.errors import FileSystemError, RunDirectoryError
 from hpc_elastic.observe.diagnosis import MissingResult
 from hpc_elastic.observe.facts import Facts, latest_change
+from hpc_elastic.printable import printable_line
 from hpc_elastic.rundir import store
+from hpc_elastic.rundir.complaint import last_lines
 from hpc_elastic.rundir.full_disk import is_for_want_of_space
 from hpc_elastic.rundir.layout import RunLayout
 from hpc_elastic.rundir.records import RunResultRecord, TimeSpent, utc_text
+from hpc_elastic.scheduler.slurm.srun_errors import (
+    describe_unstarted,
+    find_launch_error,
+    find_unstarted,
+    tells_of_scancel,
+)
 from hpc_elastic.useful_time.reading import read_useful_time
 
 
@@ -43,6 +51,18 @@ def unwritten_note(error: FileSystemError) -> str:
     """Return the note for people about a result that could not be written."""
     what = f"the result could not be written: {error.message}; what is shown is from the scheduler and the outputs"
     return f"{what}; free some space, then `hpc-elastic status` writes it" if is_for_want_of_space(error) else what
+
+
+def read_launch_error(script_output: str) -> str:
+    """Return why srun could not start the agents, by the batch script's output; empty if it tells of no such error."""
+    lines = last_lines(script_output)
+    error = find_launch_error(lines)
+    return describe_unstarted(find_unstarted(lines)) or (error and f"srun gave up: {printable_line(error)}")
+
+
+def is_scancelled(script_output: str) -> bool:
+    """Return whether the batch script's output tells that the job was signalled with `scancel`."""
+    return tells_of_scancel(last_lines(script_output))
 
 
 def file_system_now(layout: RunLayout) -> float:

@@ -18,6 +18,7 @@ from hpc_elastic.errors import FileSystemError
 from hpc_elastic.observe import diagnosis
 from hpc_elastic.observe.facts import FactReader, Facts, agent_complaint, last_line, latest_change
 from hpc_elastic.observe.snapshot import Snapshot, ask_scheduler, is_same_scheduler, make_snapshot, unknown_here
+from hpc_elastic.rundir.full_disk import refuses_to_write, tells_of_no_space
 from hpc_elastic.rundir.layout import RunLayout
 
 if TYPE_CHECKING:
@@ -75,6 +76,7 @@ class RunWatch:
         self._pace = QuestionPace()
         self.job: JobStatus | None = None
         self._allocations = 0  # how many there were when the scheduler was last asked
+        self.is_cancelled = False  # the scheduler has accepted a cancel by this process
         self._note: str | None = None
         self._was_known = False  # the scheduler knew the job before
         self._over_since: float | None = None
@@ -136,11 +138,24 @@ class RunWatch:
         self._allocations = facts.allocations
         self.job, self._note = ask_scheduler(facts, self._scheduler)
         self._doubt(facts)
+        self._believe_cancel(facts)
         self._pace.note(self._clock(), (self.job, self._note))
         if self.job is None or not self.job.state.is_terminal:
             self._over_since = None
         elif self._over_since is None:
             self._over_since = now
+
+    def _believe_cancel(self, facts: Facts) -> None:
+        """Take the job for cancelled that would start again once it is completed, and has been cancelled since.
+
+        Slurm calls it COMPLETING, as before, until the last of its nodes has answered or was given up.
+        """
+        is_ending = self.job is not None and self.job.state.value == "COMPLETING"
+        if self.job is not None and self.is_cancelled and is_ending:
+            from hpc_elastic.scheduler.protocol import JobState
+
+            if facts.has_ended or diagnosis.starts_again(facts, self.job):
+                self.job = replace(self.job, state=JobState.CANCELLED)
 
     def _doubt(self, facts: Facts) -> None:
         """Drop the word that the job is gone if it may be of another cluster's Slurm: the job may run, or wait."""
@@ -161,11 +176,18 @@ class RunWatch:
         if fresh.result is not None or fresh.allocations != facts.allocations:
             return True
         script_word = last_line(fresh.script_output) if fresh.script_output else ""
-        missing = diagnosis.missing_result(fresh, self.job, script_word, complaint=agent_complaint(fresh))
+        missing = diagnosis.missing_result(
+            fresh,
+            self.job,
+            script_word,
+            complaint=agent_complaint(fresh),
+            launch_error=settle.read_launch_error(fresh.script_output) if fresh.script_output else "",
+            is_scancelled=settle.is_scancelled(fresh.script_output) if fresh.script_output else False,
+        )
         if missing is None:
             return False
         waited = max(self._clock() - self._over_since, now - latest_change(self.layout))
-        if not missing.is_certain and waited < self._settle_s:
+        if not (missing.is_certain or waited >= self._settle_s or self._is_without_space(fresh, missing)):
             return False
         try:
             settle.settle(self.layout, fresh, missing)
@@ -173,6 +195,11 @@ class RunWatch:
             self.unwritten = settle.unwritten_result(self.layout, fresh, missing)
             self._why_unwritten = settle.unwritten_note(error)
         return True
+
+    def _is_without_space(self, facts: Facts, missing: diagnosis.MissingResult) -> bool:
+        """Return whether no agent could have written the result, for which there is nothing to wait then."""
+        is_told = facts.is_disk_full or tells_of_no_space(missing.cause)
+        return is_told or refuses_to_write(self.layout.root)
 
 
 def watch(

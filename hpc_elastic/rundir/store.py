@@ -188,6 +188,11 @@ def never_make(path: str) -> None:
     _NEVER_MADE.add(path)
 
 
+def may_make(path: str) -> None:
+    """Take back `never_make`: another run of this process begins in that directory."""
+    _NEVER_MADE.discard(path)
+
+
 def make_directory(path: str) -> None:
     """Make a directory and its parents, each with mode 0700, unless they exist."""
     if not os.path.isdir(path):

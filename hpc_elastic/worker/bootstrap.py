@@ -30,6 +30,7 @@ from hpc_elastic.worker.closing import tell_before_closing
 from hpc_elastic.worker.command import become
 from hpc_elastic.worker.dispositions import dump_stack_if_killed, ignore_in_children, take_back_ignored
 from hpc_elastic.worker.ending import Ending
+from hpc_elastic.worker.exception_texts import settle_exit
 from hpc_elastic.worker.failure import ErrorReporter
 from hpc_elastic.worker.function_call import FunctionCall
 from hpc_elastic.worker.own_finder import install_own_finder
@@ -214,6 +215,7 @@ def _run(run: Callable[[], None], reporter: ErrorReporter, ending: Ending, *, af
     try:
         run()
     except SystemExit as error:
+        settle_exit(error)
         reporter.tell_failing(error)
         ending.set_exit_code(error)
         raise

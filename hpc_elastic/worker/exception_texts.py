@@ -11,10 +11,12 @@ from __future__ import annotations
 import contextvars
 import threading
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from types import TracebackType, WrapperDescriptorType
+from typing import TypeVar
 
+_T = TypeVar("_T")
 TEXT_WITHIN_S = 5.0
 _OUTER_FRAMES, _INNER_FRAMES = 100, 2000  # of a deeper traceback, of which formatting all takes a minute a million
 _PLAIN = (str, bytes, int, float, bool, type(None))
@@ -35,24 +37,51 @@ def texts_of(error: BaseException, frames: TracebackType | None, *, within_s: fl
     """Return the texts of an exception; after `within_s` those without its `__str__`. Never raises an Exception."""
     if has_plain_text(error):
         return _complete(error, frames)
-    found: list[ExceptionTexts] = []
+    found = _within(within_s, lambda: _complete(error, frames))
+    said = f"<exception str() did not return within {within_s:g} s>"
+    return found or bare_texts(error, frames, said=said)
 
-    def ask() -> None:
+
+def settle_exit(error: SystemExit, *, within_s: float = TEXT_WITHIN_S) -> None:
+    """Put the text in the place of an object that `sys.exit` was given, for Python asks for it as it ends the process.
+
+    Its `__str__` may never return, and what follows needs no more of it. Never raises an Exception.
+    """
+    code: object = error.code
+    if isinstance(code, int) or type(code) in _PLAIN:
+        return
+    said = f"<str() of what sys.exit was given did not return within {within_s:g} s>"
+    text = _within(within_s, lambda: _say(code))
+    error.code = said if text is None else text
+    error.args = (error.code,)
+
+
+def _say(code: object) -> str:
+    try:
+        return str(code)
+    except BaseException:  # the user's __str__ may raise anything
+        return f"<str() of what sys.exit was given failed: {type(code).__name__}>"
+
+
+def _within(within_s: float, ask: Callable[[], _T]) -> _T | None:
+    """Return the answer of a function that runs the user's code, None if it gives none in time."""
+    found: list[_T] = []
+
+    def note() -> None:
         try:
-            found.append(_complete(error, frames))
+            found.append(ask())
         except BaseException:  # too deep, no memory: nothing more may be printed here
             return
 
     try:
         thread = threading.Thread(
-            target=contextvars.copy_context().run, args=(ask,), name="text of an exception", daemon=True
+            target=contextvars.copy_context().run, args=(note,), name="text of an exception", daemon=True
         )
         thread.start()
     except Exception:  # no thread can be had, or the script has taken the interpreter apart
-        return _complete(error, frames)
+        return ask()
     thread.join(within_s)
-    said = f"<exception str() did not return within {within_s:g} s>"
-    return found[0] if found else bare_texts(error, frames, said=said)
+    return found[0] if found else None
 
 
 def bare_texts(error: BaseException, frames: TracebackType | None, *, said: str = "") -> ExceptionTexts:

@@ -7,6 +7,8 @@ import sys
 from collections.abc import Callable
 from types import TracebackType
 
+from hpc_elastic.worker.exception_texts import settle_exit
+
 PACKAGE_DIRECTORY = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 
 
@@ -53,6 +55,7 @@ def show_as_users_own(
         try:
             hook(kind, value, frames)
         except SystemExit as leaving:
+            settle_exit(leaving)
             set_exit_code(leaving)
             raise
         except BaseException as raised:

@@ -140,7 +140,7 @@ def test_agents_that_were_killed_before_the_first_attempt_leave_a_result_too(sta
 
 def test_what_srun_gave_up_for_is_told_before_the_end_of_the_agents(start: Start) -> None:
     start.claim(attempt=None)
-    error = "Task launch for StepId=42.0 failed on node node1: Job credential expired"
+    error = "Application launch failed: Job credential expired"
     Path(start.layout.script_output("42")).write_text(f"hpc_elastic: run directory x\nsrun: error: {error}\n")
     result = start.conclude()
     assert (result["state"], result["reason"]) == ("UNKNOWN", "no_result")
@@ -352,6 +352,7 @@ def test_the_job_of_an_allocation_that_a_head_has_ended_for_the_time_limit_is_st
 
 
 REBOOTED = "srun: error: Aborting, io error and missing step on node 1"
+REFUSED = "srun: error: Task launch for StepId=42.0 failed on node node1: Job credential expired"
 
 
 def write_output(start: Start, *lines: str) -> None:
@@ -359,32 +360,70 @@ def write_output(start: Start, *lines: str) -> None:
     Path(start.layout.script_output("42")).write_text(text)
 
 
-def test_a_job_whose_node_rebooted_before_an_attempt_was_opened_is_started_again_without_it(start: Start) -> None:
+@pytest.mark.parametrize(
+    ("line", "status", "why"),
+    [(REBOOTED, KILLED, "it has rebooted"), (REFUSED, KILLED, "Job credential expired"), (REFUSED, 1, "Job cred")],
+    ids=["rebooted", "refused", "refused, of another status"],
+)
+def test_a_job_whose_node_could_not_be_started_is_started_again_without_it(
+    line: str, status: int, why: str, start: Start, capfd: pytest.CaptureFixture[str]
+) -> None:
     start.claim(attempt=None)
-    write_output(start, REBOOTED)
+    write_output(start, line)
     answers = Answers()
-    assert conclude(start.layout, KILLED, 0, answers).is_started_again
+    assert conclude(start.layout, status, 0, answers).is_started_again
+    assert f"srun could not start the agents on node1 ({why}" in capfd.readouterr().err
     assert (answers.started_again, answers.without[0].nodes) == (["42"], ("node1",))
     (noted,) = read_lines(start.layout.requests)
     assert (noted["kind"], noted["reason"], noted["allocation"]) == ("requeue", "node_lost", 1)
     assert read_json(start.layout.result) is None
 
 
+@pytest.mark.parametrize("line", [REBOOTED, REFUSED], ids=["rebooted", "refused"])
 @pytest.mark.parametrize(("used", "is_again"), [(0, True), (4, True), (5, False)])
-def test_a_job_whose_node_rebooted_before_the_claim_is_started_again_as_often_as_it_may(
-    used: int, is_again: bool, start: Start, monkeypatch: pytest.MonkeyPatch
+def test_a_job_whose_node_could_not_be_started_before_the_claim_is_started_again_as_often_as_it_may(
+    line: str, used: int, is_again: bool, start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SLURM_RESTART_COUNT", str(used))
-    write_output(start, REBOOTED)
+    monkeypatch.setenv("SLURM_JOB_NODELIST", "node[0-1]")
+    write_output(start, line)
     answers = Answers()
     assert conclude(start.layout, KILLED, 0, answers).is_started_again == is_again
     assert answers.started_again == ["42"] * is_again
+    assert [without.nodes for without in answers.without] == [("node1",)] * is_again
 
 
-@pytest.mark.parametrize("why", ["an attempt was opened", "a person has stopped it", "not for that", "not rebooted"])
+def test_the_node_that_an_unclaimed_start_has_avoided_may_be_had_again_by_a_later_one(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answers = Answers()
+    for restart_count, node in enumerate(("node1", "node0")):
+        monkeypatch.setenv("SLURM_RESTART_COUNT", str(restart_count))
+        write_output(start, REFUSED.replace("node1", node))
+        assert conclude(start.layout, 1, 0, answers).is_started_again
+    assert [(each.nodes, each.earlier) for each in answers.without] == [
+        (("node1",), ("node1",)),
+        (("node0",), ("node1", "node0")),
+    ]
+
+
+def test_nodes_that_could_not_be_started_are_the_cause_if_the_job_is_not_started_again(start: Start) -> None:
+    start.claim(attempt=None)
+    start.complain("node0", "the head is gone")
+    plan = replace(start.plan, requeue=replace(start.plan.requeue, on=("preempted",)))
+    Path(start.layout.plan).write_text(dump_plan(plan))
+    write_output(start, REFUSED, REFUSED.replace("node1", "node0"))
+    result = start.conclude()
+    assert (result["state"], result["exit_code"], result["reason"]) == ("FAILED", 7, "node_lost")
+    assert result["cause"] == (
+        "srun could not start the agents on node1, node0 (Job credential expired), so that no agent went on"
+    )
+
+
+@pytest.mark.parametrize("why", ["an attempt was opened", "a person has stopped it", "not for that", "not named"])
 def test_a_job_is_not_started_again_for_an_error_of_srun_if(why: str, start: Start) -> None:
     start.claim(attempt=1 if why == "an attempt was opened" else None)
-    write_output(start, REBOOTED if why != "not rebooted" else "srun: error: Application launch failed: no")
+    write_output(start, REFUSED if why != "not named" else "srun: error: Application launch failed: no")
     if why == "a person has stopped it":
         append_line(start.layout.requests, to_json(Request(kind="stop", by="ada@login1", time="")))
     if why == "not for that":

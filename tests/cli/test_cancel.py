@@ -6,12 +6,15 @@ import errno
 import json
 import os
 import pwd
+import subprocess
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from hpc_elastic.cli.main import main
+from hpc_elastic.processes import find_process
 from hpc_elastic.rundir import store
 from hpc_elastic.rundir.states import RunState
 from tests.cli.conftest import FakeSlurm
@@ -77,6 +80,35 @@ EOF""",
     assert fake_slurm.calls("scancel") == ["scancel 42"]
 
 
+def test_job_that_waits_to_be_completed_before_it_starts_again_is_cancelled_at_once(
+    run: RunBuilder, fake_slurm: FakeSlurm, capsys: Capture
+) -> None:
+    run.allocate().open_attempt(1).end_allocation(1, "node_lost")
+    fake_slurm.say("COMPLETING")  # also after the cancel
+    fake_slurm.script("scancel", "exit 0")
+    assert main(["cancel", run.layout.root]) == 0
+    assert fake_slurm.calls("scancel") == ["scancel 42"]
+    said = capsys.readouterr()
+    assert "digits ended: CANCELLED, the job was cancelled while the run waited to start again" in said.out
+    assert "asked digits to stop" not in said.err
+    assert json.loads(Path(run.layout.result).read_text())["state"] == "CANCELLED"
+
+
+@pytest.mark.long
+def test_cancel_that_slurm_has_accepted_does_not_wait_for_a_node_that_does_not_answer(
+    run: RunBuilder, fake_slurm: FakeSlurm, capsys: Capture
+) -> None:
+    run.allocate().open_attempt(1)
+    fake_slurm.say("COMPLETING")  # also after the cancel
+    fake_slurm.script("scancel", "exit 0")
+    assert main(["cancel", run.layout.root]) == 0
+    assert fake_slurm.calls("scancel") == ["scancel 42"]
+    said = " ".join(capsys.readouterr().out.split())
+    assert "digits is cancelled; Slurm still ends job 42 (COMPLETING" in said
+    assert "`hpc-elastic status 42` says when it is over" in said
+    assert not os.path.exists(run.layout.result)
+
+
 @pytest.mark.parametrize(("number", "is_cancelled"), [(errno.ENOSPC, True), (errno.EDQUOT, True), (errno.EROFS, False)])
 def test_run_whose_disk_is_full_is_cancelled_by_the_scheduler_at_once(
     run: RunBuilder,
@@ -125,10 +157,20 @@ def test_who_may_not_ask_a_run_is_told_who_may_or_where(
     assert "--run-dir" not in said
 
 
+@pytest.fixture(params=["slurm", "local"])
+def job_id(request: pytest.FixtureRequest) -> Iterator[str]:
+    """A job of Slurm, and one of this machine, which is a process that nobody else ends."""
+    if request.param == "slurm":
+        yield "42"
+        return
+    with subprocess.Popen(["sleep", "600"], start_new_session=True) as sleeper:
+        process = find_process(sleeper.pid)
+        assert process is not None
+        yield f"local-{process.pid}-{process.start}"
+        sleeper.kill()
+
+
 @pytest.mark.long
-@pytest.mark.parametrize(
-    "job_id", ["42", "local-4194304-1"]
-)  # Slurm says CANCELLED, and of a local job nothing is left
 def test_cancel_that_ended_the_job_succeeds_though_no_result_can_be_written(
     tmp_path: Path, fake_slurm: FakeSlurm, capsys: Capture, monkeypatch: pytest.MonkeyPatch, job_id: str
 ) -> None:

@@ -148,6 +148,25 @@ def test_a_log_that_this_user_may_not_read_is_an_error_and_no_empty_output(
     Path(run.layout.rank(1, 0), closed).chmod(0o755)
 
 
+def test_marks_that_this_user_may_not_read_are_named_after_all_that_may_be_read(
+    open_folder: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    run = RunBuilder(open_folder / "run").submit().allocate().open_attempt(1).end()
+    run.write_rank(1, 0, "first\n").write_rank(1, 2, "second\n")
+    marks = [Path(run.layout.log_marks(1, node)) for node in ("node1", "node2")]
+    for path in marks:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("")
+    for path in [Path(run.layout.root), *Path(run.layout.root).rglob("*")]:
+        path.chmod(0o755)
+    marks[0].chmod(0)
+    with another_user():
+        assert logs(run, "--rank", "all") == 5
+    said = capfd.readouterr()
+    assert sorted(said.out.splitlines()) == ["[node1:0] first", "[node2:2] second"]
+    assert f"cannot read {marks[0]}: Permission denied" in " ".join(said.err.split())
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

@@ -382,6 +382,29 @@ ILLEGAL = (
 )
 
 
+SIZES = (
+    "terminate called after throwing an instance of 'gloo::EnforceNotMet'\n"
+    "  what():  [enforce fail at /pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:456] op.preamble.length <= "
+    "op.nbytes. 8 vs 4. Received data size doesn't match expected size. Is there a distributed collective mismatch in "
+    "your code?\nFatal Python error: Aborted\n\n"
+)
+CALLED = (
+    "Thread 0x00007fc3cadbfb80 (most recent call first):\n"
+    '  File "/x/lib/python3.11/site-packages/torch/distributed/distributed_c10d.py", line 3252 in all_reduce\n'
+    '  File "/home/ada/train.py", line 5 in <module>\n'
+)
+
+
+@pytest.mark.parametrize(("stack", "called"), [(CALLED, "all_reduce"), ("", "a collective")])
+def test_tensors_of_different_sizes_are_told_of_the_rank_that_they_ended(stack: str, called: str) -> None:
+    found = classify(FailureEvidence(signal_name="SIGABRT", stderr_tail=LOST + SIZES + stack))
+    assert found.failure_class is FailureClass.ABORTED
+    assert found.detail == (
+        f"in {called} another rank sent 8 bytes, and it expected 4 at most: the ranks' tensors differ in size or type"
+    )
+    assert "Received data size doesn't match expected size" in found.message
+
+
 @pytest.mark.parametrize(
     ("tail", "word"),
     [
@@ -616,6 +639,7 @@ ENDS = [
         FailureEvidence(signal_name="SIGBUS", free=(FreeSpace(place="/dev/shm", free=0, total=GIB),)),
         "shared_memory_full",
     ),
+    (FailureEvidence(signal_name="SIGABRT", stderr_tail=LOST + SIZES), "aborted"),
     (FailureEvidence(signal_name="SIGABRT", stderr_tail=WATCHDOG), "collective_timeout"),
     (FailureEvidence(signal_name="SIGABRT", stderr_tail=LOST), "peer_lost"),
     (FailureEvidence(signal_name="SIGABRT", stderr_tail=ILLEGAL), "cuda_illegal_access"),

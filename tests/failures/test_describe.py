@@ -37,6 +37,13 @@ NOT_LOADED = f"""UnpicklingError: Weights only load failed. This file can still 
 
 Check the documentation of torch.load.
 """
+FINGERPRINTS = (
+    "RuntimeError: Detected mismatch between collectives on ranks. Rank 1 is running collective: CollectiveFingerPrint("
+    "SequenceNumber=0, OpType=ALLREDUCE, TensorShape=[7], TensorDtypes=Float, TensorDeviceTypes=TensorOptions("
+    "dtype=float (default), device=cpu, memory_format=(nullopt))), but Rank 0 is running collective: "
+    "CollectiveFingerPrint(SequenceNumber=0, OpType=BARRIER).Collectives differ in the following aspects:   Op type"
+)
+DIFFER = "rank 1 runs ALLREDUCE [7] Float, rank 0 runs BARRIER"
 NO_START = a_failure(0, failure_class="start_failed", message="No such file or directory: python")
 
 
@@ -65,6 +72,10 @@ NO_START = a_failure(0, failure_class="start_failed", message="No such file or d
         (
             a_failure(1, message=NOT_LOADED),
             f"rank 1 on node0 failed with exit code 1: UnpicklingError: Weights only load failed: {REFUSED}",
+        ),
+        (
+            a_failure(1, message=FINGERPRINTS),
+            f"rank 1 on node0 failed with exit code 1: {FINGERPRINTS.partition('. Rank')[0]}: {DIFFER}",
         ),
         (a_failure(1, message="it ended:\n\n"), "rank 1 on node0 failed with exit code 1: it ended:"),
         (NO_START, "rank 0 on node0 could not be started: No such file or directory: python"),

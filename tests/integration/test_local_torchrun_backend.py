@@ -107,6 +107,27 @@ def test_the_failure_without_a_restart_left_ends_all_torchruns_with_its_cause(fo
         step.assert_nothing_left()
 
 
+def test_a_run_directory_that_is_moved_is_not_made_again_and_the_run_goes_on_when_it_is_back(folder: Path) -> None:
+    with local_step(folder, 2, "2") as step:
+        step.wait_for(1, 2)
+        root = Path(step.layout.root)
+        moved = root.rename(folder / "moved")
+        step.fail(1, 1)
+        wait_until(
+            lambda: "is gone: it was moved or removed; trying again" in step.output(0) + step.output(1),
+            "an agent misses its directory",
+            within_s=30,
+            otherwise=step.story,
+        )
+        assert not root.exists()
+        moved.rename(root)
+        step.wait_for(2, 2)
+        step.finish()
+        assert step.exit_codes() == [0, 0]
+        assert step.result()["attempts"] == 2
+        step.assert_nothing_left()
+
+
 def test_workers_that_cannot_be_started_end_the_run_and_are_its_cause(folder: Path) -> None:
     with local_step(folder, 1, "1", command=("--no-python", "no-such-program")) as step:
         assert step.exit_codes() == [1]

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shlex
+import shutil
 import signal
 import time
 from collections.abc import Callable
@@ -324,3 +326,32 @@ def test_a_requeue_whose_controller_is_away_for_a_minute_is_no_cancel(slurm_door
         result = training.run.wait_until_over()
         assert (result["state"], result["restarts"]) == ("SUCCEEDED", 0), training.story()
         training.assert_completed(slurm)
+
+
+def refusing(slurm: Cluster, node: str) -> contextlib.AbstractContextManager[None]:
+    """A node whose slurmd cannot start the program that runs a step."""
+    program = shutil.which("slurmstepd", path=slurm.environment["PATH"])
+    assert program
+    return slurm.mounted(node, "/bin/false", os.path.realpath(program))
+
+
+@pytest.mark.mirrored
+def test_a_node_that_refuses_the_agents_is_left_out_at_the_next_start(slurm_door: Door, slurm: Cluster) -> None:
+    write_job(slurm_door, WITNESS, nodes="{min: 2, max: 4}", more=f"{MORE}\nrequeue: {{max: 2}}")
+    with refusing(slurm, "node3"):
+        run = slurm_door.submit("job.yaml")
+        wait_for_ranks(run, 6)
+        Path(slurm_door.folder, "finish").touch()
+        result = run.wait_until_over()
+    assert (result["state"], result["nodes"]) == ("SUCCEEDED", ["node1", "node2", "node4"]), run.story()
+    assert "srun could not start the agents on node3 (" in script_output(run)
+
+
+@pytest.mark.mirrored
+def test_a_job_that_needs_a_node_that_refuses_the_agents_ends_with_its_name(slurm_door: Door, slurm: Cluster) -> None:
+    write_job(slurm_door, WITNESS, more=f"{MORE}\nrequeue: {{max: 1}}")
+    with refusing(slurm, "node3"):
+        done = slurm_door.run("submit", "job.yaml", "--wait", exit_code=7)
+    assert "FAILED (exit code 7): srun could not start the agents on node3 (" in done.stderr
+    (output,) = slurm_door.folder.glob("hpc-elastic-runs/*/slurm-*.out")
+    assert output.read_text().count("hpc_elastic: run directory ") == 2

@@ -118,6 +118,38 @@ def test_script_that_died_of_a_signal_before_an_agent_ended_with_no_exit_code(ru
     assert ending.cause == "the script ended by signal 15 before any agent started"
 
 
+@pytest.mark.parametrize("has_begun", [False, True])
+def test_a_job_whose_script_was_cancelled_with_scancel_is_cancelled(has_begun: bool, run: RunBuilder) -> None:
+    run.start_script()
+    if has_begun:
+        run.allocate()
+    ending = missing_result(facts(run), job(JobState.FAILED, exit_code="0:9"), is_scancelled=True)
+    assert ending is not None
+    assert (ending.state, ending.reason, ending.exit_code) == (RunState.CANCELLED, "terminated", ExitCode.STOPPED)
+    before = "and no agent could write a result" if has_begun else "before it started"
+    assert ending.cause == f"the job was cancelled with its script (`scancel --batch`) {before}"
+
+
+@pytest.mark.parametrize(("exit_code", "is_scancelled"), [("0:9", False), ("1:0", True)])
+def test_a_job_that_failed_otherwise_is_not_taken_for_cancelled(
+    exit_code: str, is_scancelled: bool, run: RunBuilder
+) -> None:
+    status = job(JobState.FAILED, exit_code=exit_code)
+    ending = missing_result(facts(run.start_script().allocate()), status, is_scancelled=is_scancelled)
+    assert ending is not None
+    assert (ending.state, ending.reason) == (RunState.FAILED, "no_result")
+
+
+def test_nodes_on_which_no_agent_could_be_started_are_the_cause_if_none_has_claimed(run: RunBuilder) -> None:
+    run.start_script()
+    why = "srun could not start the agents on node3 (Job credential expired)"
+    status = job(JobState.FAILED, exit_code="137:0")
+    ending = missing_result(facts(run), status, "srun: error: node4: task 3: Killed", launch_error=why)
+    assert ending is not None
+    assert (ending.state, ending.reason, ending.exit_code) == (RunState.FAILED, "node_lost", ExitCode.NODE_LOST)
+    assert ending.cause == f"{why}, so that no agent went on"
+
+
 def test_script_that_ended_before_an_agent_is_a_setup_failure(run: RunBuilder) -> None:
     run.start_script()
     ending = missing_result(facts(run), job(JobState.FAILED, exit_code="3:0"), "setup line failed: module load x")

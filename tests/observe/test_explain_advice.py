@@ -157,3 +157,35 @@ def test_a_job_that_was_cancelled_in_the_queue_gets_no_advice_about_time_limits(
     run = RunBuilder(tmp_path / "run").submit()
     assert RunWatch(run.layout, TellingScheduler(JobState.CANCELLED)).look().reason == "terminated"
     assert explain(read_explain_facts(run.layout, take_tolerant_snapshot(run.layout)), 0.0).advice == ()
+
+
+SCANCEL = "slurmstepd-node1: error: *** JOB 42 ON node1 CANCELLED AT 2026-11-27T13:05:27 ***"
+
+
+def terminated(root: Path, *lines: str) -> Explanation:
+    run = start(root).end(RunState.CANCELLED, exit_code=10, reason="terminated", cause="node1 got SIGTERM from outside")
+    run.start_script("\n".join(["hpc_elastic: run directory x", *lines, "hpc-elastic node1: got SIGTERM", ""]))
+    return explain(read_explain_facts(run.layout, take_tolerant_snapshot(run.layout)), 0.0)
+
+
+def test_a_job_that_was_cancelled_with_scancel_is_said_to_be_and_gets_no_advice(tmp_path: Path) -> None:
+    explanation = terminated(tmp_path / "run", SCANCEL)
+    assert explanation.cause == "somebody cancelled the job with scancel (node1 got SIGTERM from outside)"
+    assert explanation.meaning == "a stop that a person asked for"
+    assert (explanation.advice, explanation.excerpts, explanation.files) == ((), (), ())
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        (),
+        (SCANCEL[:-4] + " DUE TO TIME LIMIT ***",),
+        (SCANCEL[:-4] + " DUE TO PREEMPTION ***",),
+        (SCANCEL, "hpc_elastic: run directory x"),
+    ],
+    ids=["nothing", "time limit", "preemption", "an earlier start"],
+)
+def test_what_else_ends_a_job_is_not_taken_for_a_scancel(lines: tuple[str, ...], tmp_path: Path) -> None:
+    explanation = terminated(tmp_path / "run", *lines)
+    assert explanation.cause == "node1 got SIGTERM from outside"
+    assert explanation.advice

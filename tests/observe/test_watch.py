@@ -18,6 +18,7 @@ from hpc_elastic.rundir.states import RunState
 from hpc_elastic.scheduler.protocol import JobState, JobStatus
 from tests.observe.builders import RunBuilder, refuse_writes
 from tests.observe.test_snapshot import SilentScheduler, TellingScheduler
+from tests.rundir.test_full_disk import full_disk
 
 
 class Clock:
@@ -139,6 +140,22 @@ def test_silent_agents_get_sixty_seconds(tmp_path: Path) -> None:
     assert states[:6] == [RunState.RUNNING] * 6
     assert states[6:] == [RunState.FAILED] * 2
     assert (read(run.layout.result)["attempts"], read(run.layout.result)["nodes"]) == (1, ["node1", "node2"])
+
+
+@pytest.mark.parametrize(("number", "is_over"), [(errno.ENOSPC, True), (errno.EDQUOT, True), (errno.EACCES, False)])
+def test_silent_agents_get_no_time_to_write_where_nothing_can_be_written_for_want_of_space(
+    tmp_path: Path, number: int, is_over: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = RunBuilder(tmp_path / "run").submit().allocate().open_attempt(1)
+    refuse_writes(monkeypatch, run.layout.root, number)
+    snapshot = RunWatch(run.layout, TellingScheduler(JobState.FAILED)).look()
+    assert snapshot.state is (RunState.FAILED if is_over else RunState.RUNNING)
+
+
+def test_silent_agents_get_no_time_to_write_on_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = RunBuilder(tmp_path / "run").submit().allocate().open_attempt(1)
+    full_disk(monkeypatch, run.layout.root)
+    assert RunWatch(run.layout, TellingScheduler(JobState.FAILED)).look().state is RunState.FAILED
 
 
 def test_one_look_settles_a_run_where_nothing_was_written_for_long(tmp_path: Path) -> None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from pathlib import Path
 
 import pytest
 
-from hpc_elastic.rundir.full_disk import is_full
+from hpc_elastic.rundir.full_disk import is_full, refuses_to_write
+from tests.observe.builders import refuse_writes
 
 FIELDS = (
     "f_bsize",
@@ -53,3 +55,17 @@ def test_a_file_system_is_full_if_it_has_no_block_or_no_inode_left(
 
 def test_a_folder_that_is_not_there_is_not_full(tmp_path: Path) -> None:
     assert not is_full(str(tmp_path / "gone"))
+
+
+@pytest.mark.parametrize(
+    ("number", "is_refused"), [(errno.ENOSPC, True), (errno.EDQUOT, True), (errno.EROFS, False), (errno.EIO, False)]
+)
+def test_a_folder_where_no_small_file_can_be_written_for_want_of_space_refuses_to_write(
+    number: int, is_refused: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        refuse_writes(patch, str(tmp_path), number)
+        assert refuses_to_write(str(tmp_path)) is is_refused
+    assert not refuses_to_write(str(tmp_path))
+    assert not refuses_to_write(str(tmp_path / "gone"))
+    assert list(tmp_path.iterdir()) == []

@@ -304,6 +304,36 @@ def test_an_exception_whose_text_never_comes_is_told_and_recorded_without_it(
     assert frame in message["extraInfo"]["py_callstack"]
 
 
+EXITS = {
+    "waits": (f"{WAIT}class Odd: __str__ = wait\nsys.exit(Odd())", "did not return within 5 s"),
+    "raises": ("class Odd:\n def __str__(self): raise ValueError\nsys.exit(Odd())", "failed: Odd"),
+    "in a hook": (
+        f"{WAIT}class Odd: __str__ = wait\nsys.excepthook = lambda *_: sys.exit(Odd())\nraise ValueError",
+        "did not return within 5 s",
+    ),
+}
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", EXITS)
+def test_a_rank_whose_exit_text_never_comes_or_fails_ends_and_tells_its_agent(
+    runner: Runner, command_of: Callable[..., list[str]], name: str
+) -> None:
+    text, said = EXITS[name]
+    script = runner.write("script.py", f"import sys\n{text}")
+    with open_receiver() as receiver:
+        environment = {**runner.environment, NAME_VARIABLE: name_of(receiver)}
+        command = command_of("--script", str(script))
+        done = subprocess.run(command, env=environment, stderr=subprocess.PIPE, text=True, timeout=60)
+        words = list(receive_words(receiver))
+    assert done.returncode == 1
+    told = f"<str() of what sys.exit was given {said}>"
+    assert told in done.stderr
+    assert WordKind.FAILING in [word.kind for word in words]
+    if name != "in a hook":  # then the exception itself is what is recorded
+        assert json.loads(words[-1].record)["message"]["message"] == told
+
+
 class SlowError(Exception):
     """Its text takes as long as its event is not set."""
 

@@ -211,9 +211,10 @@ def _run(command: Sequence[str]) -> None:
 
 
 def _cause(lines: Sequence[str]) -> str:
-    """Return the line that says what was wrong: a full disk, else the first one, for later ones follow from it."""
+    """Return the line that says what was wrong: a full disk or quota, else the first one, which others follow."""
     told = [line.strip() for line in lines if line.strip() and "Ignoring unknown" not in line]
-    return next((line for line in told if os.strerror(errno.ENOSPC) in line), told[0] if told else "")
+    full = (line for line in told if any(os.strerror(number) in line for number in (errno.ENOSPC, errno.EDQUOT)))
+    return next(full, told[0] if told else "")
 
 
 def _remove_unused(source: str, target: str) -> None:

@@ -17,20 +17,27 @@ from hpc_elastic.agent.records.journal import Journal
 PAUSES_S = (1.0, 2.0, 5.0, *[10.0] * 60)
 
 
-def ask_for_another_start(journal: Journal, *, say: Callable[[str], None], pauses_s: Sequence[float] = PAUSES_S) -> str:
+def ask_for_another_start(
+    journal: Journal,
+    *,
+    say: Callable[[str], None],
+    pauses_s: Sequence[float] = PAUSES_S,
+    avoid: Sequence[str] | None = None,
+) -> str:
     """Have the job started again; return why it is not, empty if it is, or was already.
 
     Args:
         journal: the run directory, and the scheduler.
         say: takes a line for people, once, if the scheduler does not answer.
         pauses_s: the pauses in seconds after each try that is not answered; after the last one this gives up.
+        avoid: the nodes that the next start is to avoid; None: those that the records name.
 
     Raises:
         RunDirectoryError: the run directory cannot be read or written.
     """
     has_answered = (is_requeued := journal.next_start.is_requeued()) is not None
     for number, pause_s in enumerate((*pauses_s, None)):
-        if is_requeued or not (refusal := journal.next_start.start_again()):
+        if is_requeued or not (refusal := journal.next_start.start_again(avoid)):
             return ""
         did_answer, is_requeued = has_answered, journal.next_start.is_requeued()
         has_answered = is_requeued is not None

@@ -68,15 +68,18 @@ class NextStart:
         """Return what the scheduler says about the end of this job, None if that is unknown; does not read the disk."""
         return self._questions.outlook(self._place.job_id)
 
-    def start_again(self) -> str:
+    def start_again(self, avoid: Sequence[str] | None = None) -> str:
         """Have this job started again, or another one in its place; return the refusal, empty if there was none.
 
         Another job waits for the end of this one; it is recorded, so that observers follow it.
 
+        Args:
+            avoid: the nodes that the next start is to avoid; None: those that the records name.
+
         Raises:
             RunDirectoryError: the run directory cannot be read or written.
         """
-        job_id, without = self._place.job_id, self._find_exclusion()
+        job_id, without = self._place.job_id, self._find_exclusion(avoid)
         if self._plan.requeue.by == "requeue":
             return self._questions.start_again(job_id, without)
         told = (each for each in self._requests() if each.kind == "chain" and each.allocation == self._allocation())
@@ -93,11 +96,13 @@ class NextStart:
         """Return whether the scheduler may answer later what it has not answered; does not read the disk."""
         return self._questions.may_answer_later()
 
-    def _find_exclusion(self) -> Exclusion:
-        """Return what the next start is to avoid: what a head has said, or else what the latest claim blames."""
+    def _find_exclusion(self, avoid: Sequence[str] | None) -> Exclusion:
+        """Return what the next start is to avoid: these, or what a head has said, or what the latest claim blames."""
         told = [each for each in self._requests() if each.kind == "requeue"]
         here = [each.nodes for each in told if each.allocation == self._allocation()]
-        if here:
+        if avoid is not None:
+            nodes = tuple(avoid)
+        elif here:
             nodes = here[-1]
         else:
             claim = self._chain.latest_attempt()
@@ -120,13 +125,16 @@ class NextStart:
             return "nothing starts a job of this machine again"
         return requeue.find_refusal(self._plan.requeue, reason, used=self._chain.starts() - 1)
 
-    def note(self, reason: str, nodes: Sequence[str] = (), *, charged: Charged | None = None) -> None:
+    def note(
+        self, reason: str, nodes: Sequence[str] = (), *, charged: Charged | None = None, is_claimed: bool = True
+    ) -> None:
         """Record durably why this allocation ends, before its agents leave and the job is started again.
 
         Args:
             reason: a word of `RESULT_REASONS`.
             nodes: those that the next start is to avoid, the ones that matter most last.
             charged: what the head has charged, which no claim may have yet; None if it is not known.
+            is_claimed: whether this start of the job has claimed an allocation.
 
         Raises:
             RunDirectoryError: the run directory cannot be written.
@@ -135,7 +143,7 @@ class NextStart:
             kind="requeue",
             by=self._place.node,
             time=utc_text(time.time()),
-            allocation=self._allocation(),
+            allocation=self._allocation() if is_claimed else None,
             reason=reason,
             nodes=tuple(nodes),
             charged=charged,

@@ -29,7 +29,7 @@ class EnteredRun:
 def enter_run(
     root: str, name: str, *, node: str, job_id: str, make_plan: Callable[[str, str], LaunchPlan]
 ) -> EnteredRun:
-    """Make the run's directory, or find the one that another node has made.
+    """Make the run's directory, or find the one that another node has made; from then on this process makes none.
 
     A step may start torchrun again when it has ended: the runs after the first have `-2`, `-3` ... behind the name.
 
@@ -49,7 +49,10 @@ def enter_run(
         if _is_over(layout, node):
             continue
         plan = make_plan(numbered, layout.root)
-        return EnteredRun(plan=plan, secret=_enter(layout, plan, job_id))
+        store.may_make(layout.root)
+        secret = _enter(layout, plan, job_id)
+        store.never_make(layout.root)  # one that is moved away is not made again at its old place
+        return EnteredRun(plan=plan, secret=secret)
     raise RunDirectoryError(f"{root} has {MOST_RUNS} runs of {name} already", tip="give another dir in --rdzv-conf")
 
 

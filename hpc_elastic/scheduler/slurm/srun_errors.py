@@ -1,28 +1,68 @@
-"""Finds in a batch script's output why srun gave up starting the agents, or ended their step; pure."""
+"""Finds in a batch script's output where srun could not start the agents, and who ended them or the job; pure."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+
+from hpc_elastic.printable import printable_line
 
 # srun 22.05 to 26.05, src/srun and src/api/step_launch.c. The first one counts: what follows is the end of the others.
 _GAVE_UP = re.compile(r"srun: error: (Task launch for .* failed on node .*|Application launch failed: .*|Aborting, .*)")
-_REBOOTED = re.compile(r"Aborting, io error and missing step on node ([0-9]{1,7})")
+_REFUSED = re.compile(r"srun: error: Task launch for \S+ failed on node (\S+): (.*)")
+_REBOOTED = re.compile(r"srun: error: Aborting, io error and missing step on node ([0-9]{1,7})")
+# What slurmstepd writes to the script's output at a `scancel` (22.05, 24.11 and 26.05). Another cause stands after DUE
+# TO (TIME LIMIT, PREEMPTION, NODE FAILURE, JOB REQUEUE ...); the signal of 26.05 is none.
+_SCANCEL = re.compile(r".*\berror: \*\*\* JOB \S+ ON \S+ CANCELLED AT \S+(?: DUE to SIGNAL \w+)? \*\*\*")
+_NODES_NAMED = 8
 _BEGINS = "hpc_elastic: run directory "  # the first line of each start, which all write into one file
 
 
 def find_launch_error(lines: Sequence[str]) -> str:
     """Return the first error for which srun gave up in the latest start of the job; empty if there is none."""
-    begins = max((number for number, line in enumerate(lines) if line.startswith(_BEGINS)), default=0)
-    found = map(_GAVE_UP.fullmatch, lines[begins:])
+    found = map(_GAVE_UP.fullmatch, _of_latest_start(lines))
     return next((match[1] for match in found if match), "")
 
 
-def find_rebooted(error: str) -> int | None:
-    """Return the place in the step of the node that has started again while srun launched the agents; None if none has.
+def find_unstarted(lines: Sequence[str], nodes: Sequence[str] = ()) -> dict[str, str]:
+    """Return the nodes on which srun could not start an agent in the latest start of the job, with the reasons.
 
-    Its slurmd is there and does not know the step, which srun then ends on all nodes. `error` is what
-    `find_launch_error` has found.
+    For them it ends the agents of all other nodes as well. A node that reboots meanwhile is one: its slurmd is there
+    and does not know the step.
+
+    Args:
+        lines: of the script's output.
+        nodes: the nodes of the step in its order, for srun tells of a node that has rebooted by its place; without
+            them that node is left out.
     """
-    match = _REBOOTED.fullmatch(error)
-    return int(match[1]) if match else None
+    found: dict[str, str] = {}
+    for line in _of_latest_start(lines):
+        if match := _REFUSED.fullmatch(line):
+            found.setdefault(match[1], printable_line(match[2]))
+        elif match := _REBOOTED.fullmatch(line):
+            for node in nodes[int(match[1]) : int(match[1]) + 1]:
+                found.setdefault(node, "it has rebooted")
+    return found
+
+
+def tells_of_scancel(lines: Sequence[str]) -> bool:
+    """Return whether the latest start of the job was signalled with `scancel`, which ends it unless told otherwise."""
+    return any(map(_SCANCEL.fullmatch, _of_latest_start(lines)))
+
+
+def describe_unstarted(unstarted: Mapping[str, str]) -> str:
+    """Return for people on which nodes the agents could not be started, by reason; empty if they were on all."""
+    by_reason: dict[str, list[str]] = {}
+    for node, reason in unstarted.items():
+        by_reason.setdefault(reason, []).append(node)
+    told = "; ".join(f"{_name_some(nodes)} ({reason})" for reason, nodes in by_reason.items())
+    return f"srun could not start the agents on {told}" if told else ""
+
+
+def _name_some(nodes: Sequence[str]) -> str:
+    more = f" and {len(nodes) - _NODES_NAMED} more" if len(nodes) > _NODES_NAMED else ""
+    return ", ".join(nodes[:_NODES_NAMED]) + more
+
+
+def _of_latest_start(lines: Sequence[str]) -> Sequence[str]:
+    return lines[max((number for number, line in enumerate(lines) if line.startswith(_BEGINS)), default=0) :]

@@ -5,6 +5,7 @@ Source: the environment variables of sbatch(1) and srun(1); captured on Slurm 22
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -103,6 +104,13 @@ def _switch(address: str, node: str) -> str:
     Without a topology plugin the address is the node's name alone.
     """
     return "" if address == node else address.removesuffix(f".{node}")
+
+
+def find_job_nodes(environ: Mapping[str, str]) -> tuple[str, ...]:
+    """Return the nodes of this script's job, in the order of its steps; none if the script is no job's, or unclear."""
+    with contextlib.suppress(ValueError):
+        return expand_hostlist(environ.get("SLURM_JOB_NODELIST", ""))
+    return ()
 
 
 def launch_address(environ: Mapping[str, str]) -> str:

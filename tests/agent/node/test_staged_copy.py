@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import shutil
@@ -227,3 +228,17 @@ def test_a_file_that_has_changed_since_the_job_looked_at_it_is_no_copy_of_it(tmp
         source.write_text("another")
         with pytest.raises(StageError, match=f"{source} has changed since the job has looked at it"):
             make_copy(str(source), str(target), key, lock)
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT])
+def test_the_cause_of_a_copy_that_does_not_fit_is_the_line_that_says_so(
+    number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    archive = as_tar("tar")(write_environment(tmp_path / "environment"), tmp_path)
+    tar = tmp_path / "programs" / "tar"
+    tar.parent.mkdir()
+    tar.write_text(f"#!/bin/sh\necho 'tar: a: Cannot open' >&2\necho 'tar: b: {os.strerror(number)}' >&2\nexit 2\n")
+    tar.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tar.parent}{os.pathsep}{os.environ['PATH']}")
+    with pytest.raises(StageError, match=f"tar: b: {os.strerror(number)}"):
+        stage(archive, tmp_path / "disk")

@@ -51,3 +51,13 @@ def test_a_secret_that_was_cut_short_is_refused(tmp_path: Path) -> None:
     Path(RunLayout(enter(tmp_path).plan.run_dir).secret).write_bytes(b"short")
     with pytest.raises(RunDirectoryError, match="holds 5 bytes, not 32"):
         enter(tmp_path)
+
+
+def test_a_run_directory_that_is_moved_away_is_not_made_again_until_another_run_begins_there(tmp_path: Path) -> None:
+    layout = RunLayout(enter(tmp_path).plan.run_dir)
+    os.rename(layout.root, tmp_path / "moved")
+    with pytest.raises(RunDirectoryError, match="is gone: it was moved or removed"):
+        leave_run(layout, "node1")
+    assert os.listdir(tmp_path) == ["moved"]
+    assert enter(tmp_path).plan.run == "torchrun-17-0"
+    leave_run(layout, "node1")

@@ -4,7 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from hpc_elastic.scheduler.slurm.srun_errors import find_launch_error, find_rebooted
+from hpc_elastic.scheduler.slurm.srun_errors import (
+    describe_unstarted,
+    find_launch_error,
+    find_unstarted,
+    tells_of_scancel,
+)
 
 BEGINS = "hpc_elastic: run directory /home/ada/run"
 NOT_LAUNCHED = (
@@ -45,7 +50,47 @@ def test_the_first_error_of_the_latest_start_counts(lines: tuple[str, ...], foun
 
 
 @pytest.mark.parametrize(
-    ("lines", "place"), [(REBOOTED, 2), (NOT_LAUNCHED, None), (KILLED, None)], ids=["it", "refused", "killed"]
+    ("lines", "nodes"),
+    [
+        (REBOOTED, {"node3": "it has rebooted"}),
+        (REBOOTED[:2] + NOT_LAUNCHED[3:4], {"node4": "Job credential expired"}),
+        (NOT_LAUNCHED, {"node4": "Job credential expired", "node2": "Job credential expired"}),
+        (KILLED, {}),
+        ((*NOT_LAUNCHED, *KILLED), {}),
+    ],
+    ids=["rebooted", "one refuses", "two refuse", "killed", "an earlier start"],
 )
-def test_a_node_that_has_rebooted_is_told_by_its_place_in_the_step(lines: tuple[str, ...], place: int | None) -> None:
-    assert find_rebooted(find_launch_error(lines)) == place
+def test_the_nodes_on_which_srun_could_start_no_agent_are_found(lines: tuple[str, ...], nodes: dict[str, str]) -> None:
+    assert find_unstarted(lines, ("node1", "node2", "node3", "node4")) == nodes
+
+
+def test_a_rebooted_node_of_which_only_the_place_is_known_is_left_out() -> None:
+    assert find_unstarted(REBOOTED, ("node1", "node2")) == {}
+
+
+def test_nodes_that_could_not_be_started_are_told_by_reason() -> None:
+    unstarted = {"b": "Job credential expired", "a": "Socket timed out", "c": "Job credential expired"}
+    told = "srun could not start the agents on b, c (Job credential expired); a (Socket timed out)"
+    assert describe_unstarted(unstarted) == told
+    assert describe_unstarted({}) == ""
+    many = describe_unstarted({f"n{number}": "x" for number in range(10)})
+    assert many == "srun could not start the agents on n0, n1, n2, n3, n4, n5, n6, n7 and 2 more (x)"
+
+
+SCANCEL = "slurmstepd-node1: error: *** JOB 42 ON node1 CANCELLED AT 2026-11-27T13:05:27"
+
+
+@pytest.mark.parametrize(
+    ("lines", "is_told"),
+    [
+        ((BEGINS, f"{SCANCEL} ***"), True),
+        ((BEGINS, f"{SCANCEL} DUE to SIGNAL Killed ***"), True),
+        ((BEGINS, f"{SCANCEL} DUE TO TIME LIMIT ***"), False),
+        ((BEGINS, f"{SCANCEL} DUE TO JOB REQUEUE ***"), False),
+        ((BEGINS, SCANCEL.replace("JOB 42", "STEP 42.0") + " ***"), False),
+        ((BEGINS, f"{SCANCEL} ***", BEGINS), False),
+    ],
+    ids=["22.05", "26.05", "time limit", "requeue", "a step", "an earlier start"],
+)
+def test_a_scancel_is_told_by_the_script_of_the_latest_start(lines: tuple[str, ...], is_told: bool) -> None:
+    assert tells_of_scancel(lines) == is_told
