@@ -103,9 +103,9 @@ class Guard:
         self._marks = marks
         self._deadline = deadline
         self._search = WorkerSearch(marks)
-        self._seen = self._search.find()
+        self._seen: dict[int, Process] = {}
         self._agent = os.getppid()
-        self._looks_again_at = 0.0
+        self._looks_again_at = float("inf")
         self._searches_at = 0.0
         self._searching = threading.Lock()  # held by who searches the whole node
         self._has_found = False  # that search, since the deadline
@@ -115,6 +115,8 @@ class Guard:
         self._alarm = Alarm()
         with contextlib.suppress(OSError, AttributeError):
             ctypes.CDLL(None).mlockall(_LOCKED)
+        if not _in_a_thread(self._look):  # so that one that takes the place of another is armed at once
+            self._look()
 
     def watch(self) -> bool:
         """Guard until the agent ends, and return whether it said bye."""

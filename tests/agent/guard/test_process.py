@@ -405,6 +405,19 @@ sys.addaudithook(lambda *event: time.sleep(3600) if event == everything else Non
 deadline.set(0.0)
 guard.watch()
 """
+# One that stands still from its start on when it lists them.
+FRESH = """
+import sys, time
+from hpc_elastic.agent.guard.process import Guard
+from hpc_elastic.agent.system.processes import Marks
+from hpc_elastic.deadline import Deadline
+everything = ("os.scandir", ("/proc",))
+sys.addaudithook(lambda *event: time.sleep(3600) if event == everything else None)
+deadline = Deadline.create()
+deadline.set(0.0)
+print("ready", flush=True)
+Guard(Marks(run_dir={run_dir!r}, node="node1"), deadline).watch()
+"""
 # Its rounds one after the other, long after the deadline; how long it would pause, and how often it lists them all.
 ROUNDS = """
 import sys
@@ -427,6 +440,14 @@ def test_kills_the_agents_workers_before_it_looks_at_all_processes_of_the_node(s
     assert guard.stdin is not None
     guard.stdin.write(b"\n")
     guard.stdin.flush()
+    assert worker.wait(20) == -signal.SIGKILL
+
+
+def test_one_that_takes_the_place_of_another_kills_before_it_has_looked_at_all_processes(
+    spawn: Spawn, tmp_path: Path
+) -> None:
+    worker = spawn(environment=marks_of(tmp_path))
+    spawn(FRESH.format(run_dir=str(tmp_path)))
     assert worker.wait(20) == -signal.SIGKILL
 
 
