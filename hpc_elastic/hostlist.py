@@ -1,13 +1,18 @@
-"""Expands Slurm's host list expressions, without Slurm: a compute node's image may not hold `scontrol`."""
+"""Names of nodes: expands Slurm's host list expressions, without Slurm, and names many nodes in one line.
+
+A compute node's image may not hold `scontrol`.
+"""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from itertools import product
 from math import prod
 
 from hpc_elastic.errors import AllocationError
 
+NODES_NAMED = 8  # at most so many names in one line
 MOST_HOSTS = 65536  # also Slurm 22.05's limit of a range (MAX_RANGE in src/common/hostlist.c)
 
 _EXPRESSION = re.compile(r"(?:[^\[\],\s]|\[[^\[\]]*\])+")
@@ -90,3 +95,9 @@ def _error(text: str, problem: str) -> HostlistError:
 
 def _shown(text: str) -> str:
     return repr(text if len(text) <= 100 else text[:100] + "...")
+
+
+def name_some(nodes: Sequence[str]) -> str:
+    """Return the nodes as text for one line: the first few by name, the others as a number."""
+    more = f" and {len(nodes) - NODES_NAMED} more" if len(nodes) > NODES_NAMED else ""
+    return ", ".join(nodes[:NODES_NAMED]) + more

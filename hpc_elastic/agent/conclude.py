@@ -35,8 +35,8 @@ from hpc_elastic.agent.records.journal import Journal
 from hpc_elastic.agent.records.retries import retry_here
 from hpc_elastic.errors import ExitCode, HpcElasticError
 from hpc_elastic.failures.classes import FailureClass
+from hpc_elastic.hostlist import name_some
 from hpc_elastic.job_ids import is_local
-from hpc_elastic.membership.roster import name_some
 from hpc_elastic.membership.succession import Records
 from hpc_elastic.plan.launch_plan import LaunchPlan, parse_plan
 from hpc_elastic.printable import printable_line

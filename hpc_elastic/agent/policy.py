@@ -9,6 +9,7 @@ from typing import Literal
 
 from hpc_elastic.errors import ExitCode
 from hpc_elastic.failures.describe import describe_failure, failure_signature
+from hpc_elastic.hostlist import name_some
 from hpc_elastic.membership.decisions import (
     Decision,
     Finish,
@@ -21,7 +22,6 @@ from hpc_elastic.membership.decisions import (
 )
 from hpc_elastic.membership.messages import StopManner
 from hpc_elastic.membership.operator_stop import OperatorStop
-from hpc_elastic.membership.roster import name_some
 from hpc_elastic.plan.launch_plan import RestartPlan
 from hpc_elastic.rundir.allocation_ends import ASKED_AGAIN
 from hpc_elastic.rundir.records import RunState

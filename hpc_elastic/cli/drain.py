@@ -8,7 +8,7 @@ from hpc_elastic.api.requests import make_request, send
 from hpc_elastic.cli.arguments import VerbParser, add_run
 from hpc_elastic.cli.next_attempt import ask_and_wait, ask_to_set_aside, choose_at_work
 from hpc_elastic.errors import UsageError
-from hpc_elastic.observe.narrate import name_first
+from hpc_elastic.hostlist import name_some
 from hpc_elastic.rundir import store
 
 
@@ -37,7 +37,7 @@ def main(argv: Sequence[str]) -> int:
         return 0
     known = (*snapshot.nodes, *snapshot.spares, *snapshot.lost_nodes)
     if arguments.node not in known:
-        raise UsageError(f"--node is {arguments.node}, which is none of the run's nodes: {name_first(known)}")
+        raise UsageError(f"--node is {arguments.node}, which is none of the run's nodes: {name_some(known)}")
     least = _least_nodes(layout.plan)
     if arguments.node in snapshot.nodes and len(snapshot.nodes) + len(snapshot.spares) - 1 < least:
         raise UsageError(

@@ -9,8 +9,9 @@ from collections.abc import Iterable
 from typing import Protocol
 
 from hpc_elastic.errors import FileSystemError, UsageError
+from hpc_elastic.hostlist import name_some
 from hpc_elastic.observe.facts import attempt_of_rank, list_attempts
-from hpc_elastic.observe.narrate import count, name_first
+from hpc_elastic.observe.narrate import count
 from hpc_elastic.observe.rank_output import has_output, ranks_with_output
 from hpc_elastic.observe.tail import RankTail, Tail
 from hpc_elastic.rundir import store
@@ -82,7 +83,7 @@ def _agent_file(layout: RunLayout, node: str) -> str:
     path = layout.agent_output(node)
     if os.sep not in node and os.path.exists(path):
         return path
-    found = name_first(_node_names(layout)) or "none yet"
+    found = name_some(_node_names(layout)) or "none yet"
     raise UsageError(f"no agent wrote on a node {node!r}", tip=f"the nodes of this run: {found}")
 
 

@@ -16,10 +16,10 @@ from datetime import datetime, timezone
 
 from hpc_elastic.cli.log_files import check_permission
 from hpc_elastic.errors import UsageError
+from hpc_elastic.hostlist import name_some
 from hpc_elastic.observe.dedupe import Deduper, Groups
 from hpc_elastic.observe.facts import list_attempts
 from hpc_elastic.observe.log_streams import AnyStream, Batch, merge, open_streams
-from hpc_elastic.observe.narrate import name_first
 from hpc_elastic.observe.roster import RankPlace, read_roster
 from hpc_elastic.rank_set import RankSetError, format_ranks, name_ranks, parse_ranks
 from hpc_elastic.rundir import store
@@ -377,7 +377,7 @@ def choose_places(
     if not found and is_strict and not choice.is_failed:
         nodes = sorted({place.node for place in places.values()})
         raise UsageError(
-            f"none of these ranks was on {choice.node!r} in attempt {attempt}", tip=f"they are on {name_first(nodes)}"
+            f"none of these ranks was on {choice.node!r} in attempt {attempt}", tip=f"they are on {name_some(nodes)}"
         )
     return found
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from hpc_elastic.membership.roster import Roster, name_some
+from hpc_elastic.hostlist import name_some
+from hpc_elastic.membership.roster import Roster
 from hpc_elastic.membership.rounds import HeadSettings
 
 NEVER = float("inf")

@@ -7,11 +7,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from hpc_elastic.errors import ExitCode, MissingNode, RendezvousCause, RendezvousTimeoutError
+from hpc_elastic.hostlist import name_some
 from hpc_elastic.membership import losses
 from hpc_elastic.membership.actions import Action, Log, Note
 from hpc_elastic.membership.admission import why_not
 from hpc_elastic.membership.messages import Join, Refused
-from hpc_elastic.membership.roster import Roster, name_some
+from hpc_elastic.membership.roster import Roster
 from hpc_elastic.membership.rounds import HeadSettings
 from hpc_elastic.membership.succession import Succession
 from hpc_elastic.membership.timing import SPARES_COME_WITHIN_S

@@ -19,6 +19,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from hpc_elastic.errors import ExitCode
+from hpc_elastic.hostlist import name_some
 from hpc_elastic.membership import messages
 from hpc_elastic.membership.actions import Action, ClaimAttempt, Drop, KeepStates, Log, Note, SendToMember, WriteResult
 from hpc_elastic.membership.aside import MOST_CARRIED_ON, blamed_nodes
@@ -34,7 +35,7 @@ from hpc_elastic.membership.notice_rounds import NoticeRounds
 from hpc_elastic.membership.notices import NoticeGiven
 from hpc_elastic.membership.operator_stop import OperatorStop, PendingStop
 from hpc_elastic.membership.phases import HeadPhase
-from hpc_elastic.membership.roster import RosterEntry, name_some
+from hpc_elastic.membership.roster import RosterEntry
 from hpc_elastic.membership.rounds import (
     HeadSettings,
     announcement,

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from hpc_elastic.hostlist import name_some
 from hpc_elastic.membership.actions import Action, Log, Note
-from hpc_elastic.membership.roster import Roster, name_some
+from hpc_elastic.membership.roster import Roster
 
 TOLD_ONE_BY_ONE = 3
 CROWD_S = 5.0

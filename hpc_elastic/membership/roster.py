@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import chain
 
+from hpc_elastic.hostlist import name_some
 from hpc_elastic.membership.lease import MemberLease
 from hpc_elastic.membership.messages import Finished, Join, Report, Started, Stopped
 from hpc_elastic.membership.ranks import Seat
 from hpc_elastic.rundir.records import Endpoint, World
 from hpc_elastic.rundir.state_records import HeldState
-
-NODES_NAMED = 8  # at most so many names in one line
 
 
 @dataclass(slots=True, kw_only=True)
@@ -306,9 +305,3 @@ class Roster:
                 entry.is_in_world = False
         for awaited in (self.starting, self.unfinished, self.unstopped):
             awaited.clear(roles)
-
-
-def name_some(nodes: Sequence[str]) -> str:
-    """Return the nodes as text for one line: the first few by name, the others as a number."""
-    more = f" and {len(nodes) - NODES_NAMED} more" if len(nodes) > NODES_NAMED else ""
-    return ", ".join(nodes[:NODES_NAMED]) + more

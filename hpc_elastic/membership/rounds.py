@@ -9,13 +9,14 @@ from types import MappingProxyType
 from hpc_elastic.failures.classes import FailureClass
 from hpc_elastic.failures.describe import describe_failure
 from hpc_elastic.failures.root_cause import has_waited
+from hpc_elastic.hostlist import name_some
 from hpc_elastic.membership.actions import Action, Log, Note, SendToMember
 from hpc_elastic.membership.decisions import Finish, History, Ignore, RestartWorkers, Trigger
 from hpc_elastic.membership.held_states import copy_targets, state_for
 from hpc_elastic.membership.messages import Assign, Stop
 from hpc_elastic.membership.notices import NoticeGiven
 from hpc_elastic.membership.ranks import NodeLimits, Seat, assign_worker_ranks, find_swaps, restart_roles
-from hpc_elastic.membership.roster import RosterEntry, name_some
+from hpc_elastic.membership.roster import RosterEntry
 from hpc_elastic.membership.tally import Tally
 from hpc_elastic.membership.timing import AGENT, MOST_SPARES, Profile, Timing
 from hpc_elastic.rundir.records import (

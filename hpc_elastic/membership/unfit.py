@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from hpc_elastic.hostlist import NODES_NAMED, name_some
 from hpc_elastic.membership.decisions import Trigger
 from hpc_elastic.membership.judge import Seen
 from hpc_elastic.membership.messages import Join
-from hpc_elastic.membership.roster import NODES_NAMED, Roster, name_some
+from hpc_elastic.membership.roster import Roster
 from hpc_elastic.membership.timing import UNFIT_SETTLES_S
 
 NEVER = float("inf")

@@ -15,7 +15,6 @@ from hpc_elastic.useful_time.reading import UsefulTime
 
 _STOPPED = ("SUSPENDED", "STOPPED")  # Slurm's words for a job that keeps its nodes and does nothing
 _NODES_SHOWN = 6
-_NODES_LISTED = 8  # where a person chooses one
 NO_LIMIT = 1_000_000_000  # a plan's value for no limit: another program, such as torchrun, counts instead
 
 
@@ -124,12 +123,6 @@ def describe_nodes(nodes: Sequence[str]) -> str:
         return "no node yet"
     names = ", ".join(nodes[:_NODES_SHOWN])
     return f"{count(len(nodes), 'node')} ({names}{', ...' if len(nodes) > _NODES_SHOWN else ''})"
-
-
-def name_first(nodes: Sequence[str]) -> str:
-    """Return `node1, node2`; of many nodes the first ones, and how many more there are."""
-    more = f" and {len(nodes) - _NODES_LISTED} more" if len(nodes) > _NODES_LISTED else ""
-    return ", ".join(nodes[:_NODES_LISTED]) + more
 
 
 def describe_set_aside(set_aside: Mapping[str, str]) -> str:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 from hpc_elastic.errors import ExitCode
+from hpc_elastic.hostlist import NODES_NAMED
 from hpc_elastic.membership.actions import Action, ClaimAttempt, Log, Note, WriteResult
 from hpc_elastic.membership.messages import Join
 from hpc_elastic.membership.node_news import LATE, Arrivals
-from hpc_elastic.membership.roster import NODES_NAMED
 from tests.membership.script import HeadScript, a_join, of_kind, the_claim
 
 BOUND = "the agent may use 2 of the 8 CPUs that its step has"

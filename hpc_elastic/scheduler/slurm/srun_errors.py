@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 
+from hpc_elastic.hostlist import name_some
 from hpc_elastic.printable import printable_line
 
 # srun 22.05 to 26.05, src/srun and src/api/step_launch.c. The first one counts: what follows is the end of the others.
@@ -14,7 +15,6 @@ _REBOOTED = re.compile(r"srun: error: Aborting, io error and missing step on nod
 # What slurmstepd writes to the script's output at a `scancel` (22.05, 24.11 and 26.05). Another cause stands after DUE
 # TO (TIME LIMIT, PREEMPTION, NODE FAILURE, JOB REQUEUE ...); the signal of 26.05 is none.
 _SCANCEL = re.compile(r".*\berror: \*\*\* JOB \S+ ON \S+ CANCELLED AT \S+(?: DUE to SIGNAL \w+)? \*\*\*")
-_NODES_NAMED = 8
 _BEGINS = "hpc_elastic: run directory "  # the first line of each start, which all write into one file
 
 
@@ -55,13 +55,8 @@ def describe_unstarted(unstarted: Mapping[str, str]) -> str:
     by_reason: dict[str, list[str]] = {}
     for node, reason in unstarted.items():
         by_reason.setdefault(reason, []).append(node)
-    told = "; ".join(f"{_name_some(nodes)} ({reason})" for reason, nodes in by_reason.items())
+    told = "; ".join(f"{name_some(nodes)} ({reason})" for reason, nodes in by_reason.items())
     return f"srun could not start the agents on {told}" if told else ""
-
-
-def _name_some(nodes: Sequence[str]) -> str:
-    more = f" and {len(nodes) - _NODES_NAMED} more" if len(nodes) > _NODES_NAMED else ""
-    return ", ".join(nodes[:_NODES_NAMED]) + more
 
 
 def _of_latest_start(lines: Sequence[str]) -> Sequence[str]:
