@@ -212,7 +212,8 @@ def _break(patient: Patient, surgeon: Surgeon, scenario: Scenario, folder: Path)
         if patient.is_over():
             return
         after = surgeon.do(fault)
-    if scenario.ending is None:
+    done = {one.kind for one in surgeon.damage.done}
+    if scenario.ending is None or scenario.ending.kind not in done:  # a script that was killed gets no TERM any more
         (folder / "finish").touch()
     elif scenario.ending.kind is Kind.AGENT_TERMINATED:
         try:

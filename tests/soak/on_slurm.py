@@ -27,6 +27,7 @@ from pathlib import Path
 from hpc_elastic.agent.system.processes import Marks, find_workers
 from tests.integration.conftest import Door, Run
 from tests.slurm_sandbox.cluster import Cluster, wait_until
+from tests.slurm_sandbox.processes import SandboxError
 from tests.soak import trainer
 from tests.soak.patient import Patient, send
 from tests.soak.rules import Mark, broken_rules, parse_marks
@@ -72,6 +73,10 @@ class Kind(Enum):
 _TAKES_AN_AGENT = frozenset({Kind.NODE_OFF, Kind.HEAD_OFF, Kind.AGENT_KILLED})
 _SILENCES = frozenset({Kind.NODE_CUT, Kind.HEAD_CUT, Kind.PARTITIONED, Kind.AGENT_FROZEN})
 WAITED_FOR_S = 10.0  # for a silent node without which too few are left, with a lease of 3 s; then the run ends rightly
+BATCH_HOST = "node1"
+# Who is silent beyond SlurmdTimeout (10 s) is given up, and a batch step with it. Back again that node tells of the
+# end of that step, by which Slurm ends the job on all nodes.
+KNOWN_FOR_S = 8.0
 _WEIGHTS = {
     Kind.NODE_OFF: 3,
     Kind.HEAD_OFF: 3,
@@ -184,7 +189,7 @@ class Soaked:
                 time.sleep(fault.seconds)  # here and below: how long the fault lasts
         elif kind in (Kind.NODE_CUT, Kind.HEAD_CUT):
             with _undone(lambda: slurm.cut(node), lambda: slurm.heal(node)):
-                time.sleep(fault.seconds)
+                time.sleep(fault.seconds if node != BATCH_HOST else min(fault.seconds, KNOWN_FOR_S))
         elif kind is Kind.PARTITIONED:
             half = {node, NODES[fault.number % 4]}
             with slurm.partitioned(sorted(half), sorted(set(NODES) - half)):
@@ -202,7 +207,11 @@ class Soaked:
             time.sleep(fault.seconds)
             slurm.run("scontrol", "resume", self.run.job_id)
         elif kind is Kind.REQUEUED:
-            slurm.run("scontrol", "requeue", self.run.job_id)
+            try:
+                slurm.run("scontrol", "requeue", self.run.job_id)
+            except SandboxError as error:  # Slurm has lost the batch host, and has the job waiting already
+                if "pending" not in str(error):
+                    raise
         else:
             with slurm.frozen_slurmctld():
                 time.sleep(fault.seconds)
