@@ -1,6 +1,6 @@
 # make check   format, lint, types, unit tests (about a minute on 2 cores)
 # make test    these, and every promise once in a real run on this machine or on its Slurm; what depends on Slurm's words
-#              on 24.11 too; what CI runs, 15 minutes on 2 cores. Needs root and Debian's slurm-wlm for the Slurm tests,
+#              on 24.11 too; what CI runs, 12 minutes on 2 cores. Needs root and Debian's slurm-wlm for the Slurm tests,
 #              else they skip and say why
 # make test-all   all: also the variants, what is mirrored on each version, libraries, and Slurm 26.05 where it can be had
 # make test-slurm SLURM=26.05   all Slurm tests on one version: own (this machine's), 22.05, 24.11 or 26.05
