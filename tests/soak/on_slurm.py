@@ -73,10 +73,6 @@ class Kind(Enum):
 _TAKES_AN_AGENT = frozenset({Kind.NODE_OFF, Kind.HEAD_OFF, Kind.AGENT_KILLED})
 _SILENCES = frozenset({Kind.NODE_CUT, Kind.HEAD_CUT, Kind.PARTITIONED, Kind.AGENT_FROZEN})
 WAITED_FOR_S = 10.0  # for a silent node without which too few are left, with a lease of 3 s; then the run ends rightly
-BATCH_HOST = "node1"
-# Who is silent beyond SlurmdTimeout (10 s) is given up, and a batch step with it. Back again that node tells of the
-# end of that step, by which Slurm ends the job on all nodes.
-KNOWN_FOR_S = 8.0
 _WEIGHTS = {
     Kind.NODE_OFF: 3,
     Kind.HEAD_OFF: 3,
@@ -121,6 +117,10 @@ class Scenario:
             rejoin=dice.choice(["at_restart", "immediately"]),
             faults=[Fault(kind, dice.randrange(1 << 16), dice.choice([0.5, 2, 4, 8, 15])) for kind in drawn],
         )
+
+
+class EndedBySlurmError(Exception):
+    """Slurm has ended the job for a reason that no run survives."""
 
 
 class Soaked:
@@ -189,7 +189,7 @@ class Soaked:
                 time.sleep(fault.seconds)  # here and below: how long the fault lasts
         elif kind in (Kind.NODE_CUT, Kind.HEAD_CUT):
             with _undone(lambda: slurm.cut(node), lambda: slurm.heal(node)):
-                time.sleep(fault.seconds if node != BATCH_HOST else min(fault.seconds, KNOWN_FOR_S))
+                time.sleep(fault.seconds)
         elif kind is Kind.PARTITIONED:
             half = {node, NODES[fault.number % 4]}
             with slurm.partitioned(sorted(half), sorted(set(NODES) - half)):
@@ -233,6 +233,8 @@ class Soaked:
         since = time.monotonic()
 
         def works() -> bool:
+            if self.run.is_over() and self._has_slurm_ended_it():
+                raise EndedBySlurmError
             assert not self.run.is_over(), f"the run is over\n{self.story()}"
             claims = Patient(self.run).claims()
             recent = [mark for mark in self._marks(RECENT_BYTES) if mark.time_ns / 1e9 > since]
@@ -240,6 +242,14 @@ class Soaked:
             return bool(latest) and len({mark.rank for mark in latest}) == latest[0].world_size
 
         wait_until(works, what, within_s=WORKS_WITHIN_S, otherwise=self.story)
+
+    def _has_slurm_ended_it(self) -> bool:
+        """Whether the batch host was back in the second in which Slurm gave it up, and told of its script's end.
+
+        A second later it is told that it has no part in the job any more, which goes on without it.
+        """
+        log, job = self.slurm.controller_log(), f"JobId={self.run.job_id}"
+        return f"Killing {job} StepId=batch due to failed node" in log and f"_job_complete: {job} WTERMSIG 9" in log
 
     def _marks(self, most: int = 0) -> list[Mark]:
         """The marks of all ranks; with `most`, those in about so many bytes at the end."""
@@ -272,7 +282,10 @@ def soak(slurm: Cluster, folder: Path, scenario: Scenario) -> Soaked:
     door = Door(folder / "project", {**slurm.environment, "XDG_STATE_HOME": str(folder / "state")})
     try:
         soaked = Soaked(slurm, door, scenario)
-        soaked.play()
+        try:
+            soaked.play()
+        except EndedBySlurmError:
+            soaked.done.append("Slurm has ended the job with the script of the batch host that it gave up")
         return soaked
     finally:
         slurm.leftovers(within_s=0)
