@@ -433,14 +433,19 @@ print(max(guard._act() for _ in range(100)), len(lists))
 """
 
 
-def test_kills_the_agents_workers_before_it_looks_at_all_processes_of_the_node(spawn: Spawn, tmp_path: Path) -> None:
-    """Which takes long where there are ten thousand, and none of their files is cached."""
+def kill_a_worker_and_stand_still(spawn: Spawn, tmp_path: Path) -> None:
+    """Has a guard kill a worker before it looks at all processes of the node, at which it stands still."""
     guard = spawn(COLD.format(run_dir=str(tmp_path)))
     worker = spawn(environment=marks_of(tmp_path))
     assert guard.stdin is not None
     guard.stdin.write(b"\n")
     guard.stdin.flush()
     assert worker.wait(20) == -signal.SIGKILL
+
+
+def test_kills_the_agents_workers_before_it_looks_at_all_processes_of_the_node(spawn: Spawn, tmp_path: Path) -> None:
+    """Which takes long where there are ten thousand, and none of their files is cached."""
+    kill_a_worker_and_stand_still(spawn, tmp_path)
 
 
 def test_one_that_takes_the_place_of_another_kills_before_it_has_looked_at_all_processes(
@@ -455,12 +460,7 @@ def test_kills_the_agents_late_workers_while_it_looks_at_all_processes_of_the_no
     spawn: Spawn, tmp_path: Path
 ) -> None:
     """A worker that was in the middle of its exec shows no marks in the look before."""
-    guard = spawn(COLD.format(run_dir=str(tmp_path)))
-    worker = spawn(environment=marks_of(tmp_path))
-    assert guard.stdin is not None
-    guard.stdin.write(b"\n")
-    guard.stdin.flush()
-    assert worker.wait(20) == -signal.SIGKILL
+    kill_a_worker_and_stand_still(spawn, tmp_path)
     assert spawn(environment=marks_of(tmp_path)).wait(20) == -signal.SIGKILL
 
 
