@@ -142,10 +142,12 @@ class Guard:
 
         A read of /proc/PID/environ blocks while that process is in the middle of an exec.
         """
-        search = self._search.copy()
-        self._seen = search.find()
-        self._search = search
-        self._looks_again_at = now() + LOOKS_BEFORE_S
+        try:
+            search = self._search.copy()
+            self._seen = search.find()
+            self._search = search
+        finally:  # one that fails is not the last one
+            self._looks_again_at = now() + LOOKS_BEFORE_S
 
     def _kill(self) -> float:
         """Do one round of kills; return the seconds until the next one is due.

@@ -418,6 +418,27 @@ deadline.set(0.0)
 print("ready", flush=True)
 Guard(Marks(run_dir={run_dir!r}, node="node1"), deadline).watch()
 """
+# The first look at them finds no free descriptor; how many looks there are until the deadline.
+REFUSED = """
+import errno, sys
+from hpc_elastic.agent.guard.process import LOOKS_BEFORE_S, Guard
+from hpc_elastic.agent.system.processes import Marks
+from hpc_elastic.clock import now
+from hpc_elastic.deadline import Deadline
+lists, everything = [], ("os.scandir", ("/proc",))
+def refuse_first(*event):
+    if event == everything:
+        lists.append(event)
+        if len(lists) == 1:
+            raise OSError(errno.EMFILE, "Too many open files")
+sys.addaudithook(refuse_first)
+deadline = Deadline.create()
+deadline.set(now() + 2 * LOOKS_BEFORE_S)
+guard = Guard(Marks(run_dir={run_dir!r}, node="node1"), deadline)
+while len(lists) < 2 and not deadline.has_passed:
+    guard._listen(guard._act())
+print(len(lists))
+"""
 # Its rounds one after the other, long after the deadline; how long it would pause, and how often it lists them all.
 ROUNDS = """
 import sys
@@ -471,6 +492,14 @@ def test_looks_for_late_workers_of_the_agent_often_and_for_others_seldom(tmp_pat
     longest_pause_s, lists = done.stdout.split()
     assert float(longest_pause_s) <= KILL_AGAIN_S
     assert int(lists) < 50
+
+
+@pytest.mark.long
+def test_a_look_ahead_that_fails_is_not_the_last_one(tmp_path: Path) -> None:
+    source = REFUSED.format(run_dir=str(tmp_path))
+    command = [sys.executable, "-c", source]
+    done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=True)
+    assert done.stdout == "2\n"
 
 
 @pytest.mark.long
