@@ -11,9 +11,17 @@ def path_of(step: int) -> Path:
     return FOLDER / f"step-{step:03}.pt"
 
 
+def saved() -> list[int]:
+    """The steps that there is a checkpoint of.
+
+    The folder is listed: on NFS a name that was asked for too early stays absent for up to a minute.
+    """
+    return [int(path.stem.removeprefix("step-")) for path in FOLDER.glob("step-*.pt")]
+
+
 def latest() -> int:
     """The last step that there is a checkpoint of, 0 if there is none."""
-    return max((step for step in range(EVERY, STEPS + 1, EVERY) if path_of(step).exists()), default=0)
+    return max(saved(), default=0)
 
 
 def save(step: int, model: torch.nn.Module) -> None:

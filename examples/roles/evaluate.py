@@ -4,7 +4,7 @@ import time
 
 import torch
 import torch.distributed as dist
-from checkpoints import EVERY, FOLDER, STEPS, path_of
+from checkpoints import EVERY, FOLDER, STEPS, path_of, saved
 
 parser = argparse.ArgumentParser()
 parser.add_argument("--fail-at-step", type=int, help="raise once, to see this role start again alone")
@@ -19,7 +19,7 @@ dist.broadcast(done, 0)
 # Each rank has its own part of the data that training never sees.
 x = torch.randn(500, 10, generator=torch.Generator().manual_seed(rank))
 for step in range((int(done) + 1) * EVERY, STEPS + 1, EVERY):
-    while not path_of(step).exists():
+    while step not in saved():
         time.sleep(0.05)
     if step == fail_at_step and os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
         raise RuntimeError(f"asked to fail at step {step}")

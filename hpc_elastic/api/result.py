@@ -178,7 +178,7 @@ def _first_traceback(result: RunResult) -> str | None:
     """Return the traceback of the rank in the root cause, else that of the rank that failed first and left one."""
     cause = result.root_cause.rank if result.root_cause is not None else None
     for failure in sorted(result.failures.values(), key=lambda failure: (failure.rank != cause, failure.timestamp)):
-        error: Any = store.read_json(failure.error_file) if failure.error_file else None
+        error: Any = store.find_json(failure.error_file) if failure.error_file else None
         try:
             text = str(error["message"]["extraInfo"]["py_callstack"])
         except (KeyError, TypeError):

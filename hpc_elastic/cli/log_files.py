@@ -16,6 +16,7 @@ from hpc_elastic.observe.rank_output import has_output, ranks_with_output
 from hpc_elastic.observe.tail import RankTail, Tail
 from hpc_elastic.rundir import store
 from hpc_elastic.rundir.layout import RunLayout
+from hpc_elastic.rundir.new_names import exists
 from hpc_elastic.rundir.record_file import ALLOCATION, SUBMISSION, read_record
 
 _CHUNK_BYTES = 1 << 20
@@ -68,7 +69,7 @@ def choose_filtered(layout: RunLayout, arguments: Namespace) -> list[tuple[str, 
         (path, target)
         for target, path_of in ((1, layout.filtered_stdout), (2, layout.filtered_stderr))
         for path in (path_of(attempt, node) for node in nodes if os.sep not in node)
-        if os.path.exists(path)
+        if exists(path)
     ]
     if not files:
         where = f"attempt {attempt}" if arguments.node is None else f"attempt {attempt} on {arguments.node}"
@@ -81,7 +82,7 @@ def choose_filtered(layout: RunLayout, arguments: Namespace) -> list[tuple[str, 
 
 def _agent_file(layout: RunLayout, node: str) -> str:
     path = layout.agent_output(node)
-    if os.sep not in node and os.path.exists(path):
+    if os.sep not in node and exists(path):
         return path
     found = name_some(_node_names(layout)) or "none yet"
     raise UsageError(f"no agent wrote on a node {node!r}", tip=f"the nodes of this run: {found}")
@@ -93,7 +94,7 @@ def _script_file(layout: RunLayout, *, is_asked_for: bool) -> str:
     newest = read_record(layout.allocation(claims[-1]), ALLOCATION) if claims else None
     submission = newest or read_record(layout.submission, SUBMISSION) or {}
     path = layout.script_output(str(submission.get("job_id", "")))
-    if not os.path.exists(path):
+    if not exists(path):
         if os.path.exists(layout.result):  # whoever reads "yet" would wait for output that will never come
             raise UsageError(
                 "nothing was written: the run ended before it started", tip="`hpc-elastic status` says why"

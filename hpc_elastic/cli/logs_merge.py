@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import gc
-import os
 import re
 import sys
 import time
@@ -24,6 +23,7 @@ from hpc_elastic.observe.roster import RankPlace, read_roster
 from hpc_elastic.rank_set import RankSetError, format_ranks, name_ranks, parse_ranks
 from hpc_elastic.rundir import store
 from hpc_elastic.rundir.layout import RunLayout
+from hpc_elastic.rundir.new_names import exists
 from hpc_elastic.units import parse_duration
 
 ALL = "all"
@@ -205,7 +205,7 @@ class MergedFollower:
             return max(numbers, default=0) > only
         for number in later:
             is_latest = number == later[-1]
-            if is_latest and not is_over and not os.path.exists(self._layout.world(number)):
+            if is_latest and not is_over and not exists(self._layout.world(number)):
                 break  # the roster follows its claim at once
             self._open(number)
             self._copy(is_last=is_over or not is_latest)
@@ -384,9 +384,7 @@ def choose_places(
 
 def failed_ranks(layout: RunLayout, attempt: int) -> tuple[int, ...]:
     """Return the ranks that failed in an attempt: each of them has an error file."""
-    return tuple(
-        rank for rank in store.list_numbers(layout.ranks(attempt)) if os.path.exists(layout.error(attempt, rank))
-    )
+    return tuple(rank for rank in store.list_numbers(layout.ranks(attempt)) if exists(layout.error(attempt, rank)))
 
 
 def _attempt(layout: RunLayout, choice: Choice) -> tuple[int | None, tuple[int, ...]]:

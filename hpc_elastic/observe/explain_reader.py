@@ -43,6 +43,7 @@ from hpc_elastic.observe.snapshot import Snapshot
 from hpc_elastic.rundir.complaint import last_lines
 from hpc_elastic.rundir.error_file import read_tail
 from hpc_elastic.rundir.layout import RunLayout
+from hpc_elastic.rundir.new_names import exists, open_anew
 from hpc_elastic.scheduler.slurm.srun_errors import tells_of_scancel
 
 if TYPE_CHECKING:
@@ -169,8 +170,10 @@ class _Reader:
         ranks = sorted(int(name) for name in self._names(self._layout.ranks(attempt)) if name.isdecimal())
         written = []
         for rank in self._within_time(ranks, "the ranks' error files", CAUSE_SEARCH_S):
+            path = self._layout.error(attempt, rank)
             with contextlib.suppress(OSError):
-                written.append((os.stat(self._layout.error(attempt, rank)).st_mtime_ns, rank))
+                if exists(path):
+                    written.append((os.stat(path).st_mtime_ns, rank))
         if len(written) > MOST_ERROR_FILES:
             self._has_all = False
             self._notes.append(f"{len(written)} ranks left an error file; the {MOST_ERROR_FILES} oldest were read")
@@ -299,9 +302,7 @@ class _Reader:
                 output_path(self._layout, number, culprit.rank, is_stderr=is_stderr) for is_stderr in (True, False)
             ]
             files += [
-                path
-                for path in dict.fromkeys([self._layout.error(number, culprit.rank), *outputs])
-                if os.path.exists(path)
+                path for path in dict.fromkeys([self._layout.error(number, culprit.rank), *outputs]) if exists(path)
             ]
         for loss in losses[:2]:
             if _is_name(loss.node):
@@ -386,7 +387,7 @@ class _Reader:
     def _content(self, path: str) -> bytes:
         """Return the content of a regular file; empty if there is none, with a note if it may not be read."""
         try:
-            descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+            descriptor = open_anew(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         except (FileNotFoundError, NotADirectoryError):
             return b""
         except OSError as error:

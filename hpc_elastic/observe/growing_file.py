@@ -5,6 +5,10 @@ remembers which file it was in (its inode, and the last bytes that it read, beca
 After a cut that file is the earlier part: the reader goes on there, and then with the new file from its beginning.
 After several cuts between two looks the file is gone, and so are lines that nobody could read any more: there is a
 gap, and the reader goes on with what is left.
+
+The writer may be on another machine. An NFS client answers `stat` by itself, for up to a minute with a size that was,
+and asks the server when a file is opened. So a log that looks unchanged is opened all the same: at each look while
+it grows, and every `ASKED_EVERY_S` when it was silent for long, because thousands of silent logs are looked at.
 """
 
 from __future__ import annotations
@@ -12,15 +16,18 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 from hpc_elastic.rundir.layout import RunLayout
+from hpc_elastic.rundir.new_names import ask_anew
 
 LAST_BYTES = 64
 BACKWARD_BYTES = 64 * 1024
 OPEN_TRIES = 50
 OPEN_AGAIN_S = 0.002
+ASKED_EVERY_S = 3.0
+SILENT_SHARE = 0.1  # of the time for which a log was silent
 
 
 class Chunk(NamedTuple):
@@ -43,10 +50,20 @@ class GrowingFile:
         is_cut: whether the log may have an earlier part.
         last: the first look may begin with so many last lines, a few more perhaps; None: with all there is. The log is
             read from its end back to there, so that one of gigabytes costs no more than a short one.
+        clock: a monotonic clock, in seconds.
     """
 
-    def __init__(self, path: str, *, is_cut: bool = True, last: int | None = None) -> None:
+    def __init__(
+        self,
+        path: str,
+        *,
+        is_cut: bool = True,
+        last: int | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self.path = path
+        self._clock = clock
+        self._opened = self._grew = clock()
         self.forbidden = ""  # the path, if the last look found that this user may not read the file
         self._is_cut = is_cut
         self._last_lines = last
@@ -74,7 +91,11 @@ class GrowingFile:
 
     def _next_chunk(self, chunk_bytes: int, left: int | None) -> tuple[Chunk | None, int]:
         """Read the next chunk; return it and how much is left after it of `left`, or of all there is now."""
-        current, earlier = _open_both(self.path) if self._is_cut else (_open(self.path), None)
+        self._opened = self._clock()
+        current, earlier = self._open()
+        if current is None and earlier is None:
+            ask_anew(self.path)
+            current, earlier = self._open()
         lines, self._last_lines = self._last_lines, None
         try:
             if current is None and earlier is None:
@@ -97,6 +118,9 @@ class GrowingFile:
             for descriptor in (current, earlier):
                 if descriptor is not None:
                     os.close(descriptor)
+
+    def _open(self) -> tuple[int | None, int | None]:
+        return _open_both(self.path) if self._is_cut else (_open(self.path), None)
 
     def _parts(self, current: int | None, earlier: int | None) -> Sequence[int | None]:
         """Return the files to read, of which the first is the one that this reader is in now."""
@@ -122,6 +146,8 @@ class GrowingFile:
             self._identity, self._offset = _identity(status), offset
 
     def _is_unchanged(self) -> bool:
+        if self._opened + min(ASKED_EVERY_S, SILENT_SHARE * (self._opened - self._grew)) <= self._clock():
+            return False
         with contextlib.suppress(OSError):
             status = os.stat(self.path)
             return _identity(status) == self._identity and status.st_size == self._offset
@@ -139,6 +165,7 @@ class GrowingFile:
         content = os.pread(descriptor, most, begin)
         if not content:
             return None
+        self._grew = self._opened
         self._offset, self._has_gap = begin + len(content), False
         self._last = content[-LAST_BYTES:] if len(content) >= LAST_BYTES else (self._last + content)[-LAST_BYTES:]
         return Chunk(begin, content, is_earlier, has_gap, os.fstat(descriptor).st_mtime_ns)

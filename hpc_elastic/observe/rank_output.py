@@ -11,6 +11,7 @@ from hpc_elastic.observe.roster import read_roster
 from hpc_elastic.rundir import store
 from hpc_elastic.rundir.error_file import STDERR_TAIL_LIMIT, read_log_tail
 from hpc_elastic.rundir.layout import RunLayout
+from hpc_elastic.rundir.new_names import ask_anew, exists
 from hpc_elastic.rundir.node_log import rank_bytes
 
 CHUNK_BYTES = 1 << 20
@@ -62,8 +63,12 @@ def has_output(layout: RunLayout, attempt: int, rank: int) -> bool:
     """Return whether there are logs in which the output of a rank of an attempt is, or would be."""
     if has_node_logs(layout):
         node = node_of_rank(layout, attempt, rank)
-        return node is not None and os.path.exists(layout.node_log(attempt, node))
-    return any(map(_may_exist, (layout.stdout(attempt, rank), layout.stderr(attempt, rank))))
+        return node is not None and exists(layout.node_log(attempt, node))
+    paths = (layout.stdout(attempt, rank), layout.stderr(attempt, rank))
+    if any(map(_may_exist, paths)):
+        return True
+    ask_anew(paths[0])
+    return any(map(_may_exist, paths))
 
 
 def _may_exist(path: str) -> bool:

@@ -13,6 +13,7 @@ from hpc_elastic.failures.stacks import RankStack
 from hpc_elastic.observe.roster import read_roster
 from hpc_elastic.rundir import store
 from hpc_elastic.rundir.layout import RunLayout
+from hpc_elastic.rundir.new_names import exists, open_anew
 
 MOST_PROBED = 64  # ranks of an attempt, and less than as many again
 
@@ -63,7 +64,7 @@ class StackAnswers:
     def _new_events(self, node: str) -> Iterator[object]:
         start = self._read.get(node, 0)
         content = b""
-        with contextlib.suppress(OSError), open(self.layout.events(node), "rb") as file:
+        with contextlib.suppress(OSError), open(self.layout.events(node), "rb", opener=open_anew) as file:
             file.seek(start)
             content = file.read()
         complete = content[: content.rfind(b"\n") + 1]
@@ -125,6 +126,7 @@ def read_nodes_of_ranks(layout: RunLayout, attempt: int) -> Mapping[int, str]:
 
 
 def _read_stack(path: str) -> str:
+    exists(path)  # it is there, but this client may remember that it was not
     try:
         with open(path, encoding="utf-8", errors="replace") as file:
             return file.read()

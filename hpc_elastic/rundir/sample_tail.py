@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from hpc_elastic.rundir.layout import RunLayout
+from hpc_elastic.rundir.new_names import open_anew
 
 Line = Mapping[str, Any]
 CLOCK_S = 5.0  # a sample may be written so late by a file system that is behind
@@ -42,7 +43,7 @@ class LatestSamples:
 
 def read_latest(path: str, *, count: int = 7) -> LatestSamples | None:
     """Return the last samples in a file; None if there are none, or it cannot be read."""
-    with contextlib.suppress(OSError), open(path, "rb") as file:
+    with contextlib.suppress(OSError), open(path, "rb", opener=open_anew) as file:
         size = file.seek(0, os.SEEK_END)
         file.seek(max(0, size - _END))
         lines = file.read().splitlines()

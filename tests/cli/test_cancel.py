@@ -142,10 +142,10 @@ def test_run_whose_disk_is_full_is_cancelled_by_the_scheduler_at_once(
 def test_who_may_not_ask_a_run_is_told_who_may_or_where(
     run: RunBuilder, fake_slurm: FakeSlurm, capsys: Capture, monkeypatch: pytest.MonkeyPatch, number: int, tip: str
 ) -> None:
-    def refuse(path: str, *arguments: int) -> int:
-        if path == run.layout.requests:
+    def refuse(path: str, flags: int, *arguments: int) -> int:
+        if path == run.layout.requests and flags & os.O_WRONLY:
             raise OSError(number, os.strerror(number))
-        return real_open(path, *arguments)
+        return real_open(path, flags, *arguments)
 
     run.allocate().open_attempt(1)
     fake_slurm.say("RUNNING")

@@ -25,6 +25,7 @@ from hpc_elastic.rundir import store
 from hpc_elastic.rundir.node_log import format_head, format_time
 from hpc_elastic.rundir.records import LogMark
 from tests.cli.conftest import FakeSlurm
+from tests.nfs_client import NfsClient
 from tests.observe.builders import RunBuilder
 from tests.rundir.test_full_disk import full_disk
 
@@ -524,3 +525,21 @@ def test_since_is_a_duration_or_a_time(text: str, seconds: float, monkeypatch: p
     monkeypatch.setenv("TZ", "UTC")
     time.tzset()
     assert parse_since(text, now=36_000) == int(seconds * 1e9)
+
+
+def test_logs_and_failed_ranks_are_found_that_an_nfs_client_had_looked_for_too_early(
+    tmp_path: Path, capfd: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client = NfsClient(str(tmp_path), monkeypatch)
+    with client.written_elsewhere():
+        run = RunBuilder(tmp_path / "run").submit().allocate().open_attempt(1).write_rank(1, 1, "first\n")
+    assert logs(run) == 2
+    assert logs(run, "--failed") == 0
+    assert "no rank has failed" in capfd.readouterr().err
+    with client.written_elsewhere():
+        run.write_rank(1, 0, "zeroth\n")
+        Path(run.layout.error(1, 1)).write_text(json.dumps({"message": "killed"}))
+    assert logs(run) == 0
+    assert capfd.readouterr().out == "zeroth\n"
+    assert logs(run, "--failed") == 0
+    assert "first" in capfd.readouterr().out

@@ -31,6 +31,7 @@ from hpc_elastic.printable import printable
 from hpc_elastic.rundir import store
 from hpc_elastic.rundir.layout import RunLayout
 from hpc_elastic.rundir.records import RunState
+from tests.nfs_client import NfsClient
 from tests.observe.builders import RunBuilder
 from tests.observe.failed_runs import BEGAN_S, CAUSE, KINDS, LATE, LATER, LINE, READS, TRACEBACK, WAITS, failure, start
 from tests.record_schemas import assert_valid
@@ -244,6 +245,23 @@ def test_a_run_without_flight_records_is_asked_for_those_of_some_ranks(
     explained(run.layout)
     records = [path for path in asked if path.endswith("collectives.json")]
     assert len(records) == len(set(records)) == MOST_PROBED
+
+
+def test_the_error_file_is_read_that_an_nfs_client_had_looked_for_before_the_rank_failed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client = NfsClient(str(tmp_path), monkeypatch)
+    with client.written_elsewhere():
+        run = KINDS["exception"](tmp_path / "run")
+        error = Path(run.layout.error(2, 3))
+        content = error.read_bytes()
+        error.unlink()
+    assert not error.exists()
+    with client.written_elsewhere():
+        error.write_bytes(content)
+    found = explained(run.layout)
+    assert str(error) in found.files
+    assert any(TRACEBACK.splitlines()[-1] in each.lines for each in found.excerpts)
 
 
 def test_flight_records_are_read_though_some_ranks_have_none(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 import re
 from collections.abc import Iterator
 from dataclasses import replace
@@ -19,6 +20,7 @@ from hpc_elastic.observe.snapshot import Snapshot, take_snapshot
 from hpc_elastic.observe.tail import Tail
 from hpc_elastic.rundir.states import RunState
 from hpc_elastic.scheduler.protocol import JobState
+from tests.nfs_client import NfsClient
 from tests.observe.builders import RunBuilder, make_failure
 from tests.observe.test_snapshot import TellingScheduler
 
@@ -240,3 +242,25 @@ def test_tail_shows_a_line_without_an_end_in_pieces(tmp_path: Path) -> None:
     assert len(first) > 1
     last = tail.read_lines(is_last=True)
     assert "".join([*first, *last]) == "x" * 5_000_000
+
+
+def test_follow_shows_the_output_of_an_attempt_whose_logs_an_nfs_client_had_looked_for_too_early(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client = NfsClient(str(tmp_path), monkeypatch)
+    with client.written_elsewhere():
+        run = RunBuilder(tmp_path / "run").submit().allocate().open_attempt(1)
+        os.makedirs(run.layout.rank(1, 0))
+
+    def all_snapshots() -> Iterator[Snapshot]:
+        yield take_snapshot(run.layout, TellingScheduler(JobState.RUNNING))
+        with client.written_elsewhere():
+            run.write_rank(1, 0, "epoch 1\n")
+        yield take_snapshot(run.layout, TellingScheduler(JobState.RUNNING))
+        with client.written_elsewhere():
+            run.write_rank(1, 0, "epoch 2\n").end()
+        yield take_snapshot(run.layout, None)
+
+    recorder = Recorder()
+    follow(run.layout, all_snapshots(), recorder)
+    assert [line for line in recorder.lines if not line.startswith(">")] == ["epoch 1", "epoch 2"]

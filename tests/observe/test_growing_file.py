@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import random
 import subprocess
@@ -14,6 +15,7 @@ from hpc_elastic.agent.workers.log_writer import LogWriter
 from hpc_elastic.observe import growing_file
 from hpc_elastic.observe.growing_file import GrowingFile
 from hpc_elastic.rundir.layout import RunLayout
+from tests.nfs_client import NfsClient
 from tests.tiers import longer
 
 MOST = 64 * 1024
@@ -168,3 +170,62 @@ def test_a_log_that_was_there_is_appended_to(tmp_path: Path) -> None:
     writer.append(b"2\n")
     assert path.read_bytes() == b"2\n"
     assert Path(f"{path}.1").read_bytes() == b"1\n" * (MOST // 4)
+
+
+def read(file: GrowingFile) -> bytes:
+    return b"".join(chunk.content for chunk in file.chunks(4096))
+
+
+def test_a_log_is_found_although_an_nfs_client_remembers_that_it_and_its_folder_were_absent(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client = NfsClient(str(tmp_path), monkeypatch)
+    path = tmp_path / "attempts" / "0001" / "ranks" / "00000" / "stdout.log"
+    file = GrowingFile(str(path))
+    assert read(file) == b""
+    with client.written_elsewhere():
+        path.parent.mkdir(parents=True)
+        path.write_bytes(b"step 1\n")
+    assert not path.exists()
+    assert read(file) == b"step 1\n"
+
+
+def test_a_log_is_read_on_although_an_nfs_client_remembers_its_old_size(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client = NfsClient(str(tmp_path), monkeypatch)
+    path, now = tmp_path / "log", [0.0]
+    path.write_bytes(b"step 1\n")
+    file = GrowingFile(str(path), clock=lambda: now[0])
+    assert read(file) == b"step 1\n"
+    for step in (2, 3):
+        assert path.stat().st_size == 7 * (step - 1)
+        with client.written_elsewhere(), open(path, "ab") as log:
+            log.write(b"step %d\n" % step)
+        assert path.stat().st_size == 7 * (step - 1)
+        now[0] += 1.0
+        assert read(file) == b"step %d\n" % step
+
+
+def test_a_log_that_was_silent_for_long_is_opened_every_three_seconds_and_one_that_grows_at_each_look(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, now = tmp_path / "log", [0.0]
+    path.write_bytes(b"step 1\n")
+    file = GrowingFile(str(path), clock=lambda: now[0])
+    opened: list[float] = []
+    real = os.open
+
+    def noted(name: str, *arguments: int) -> int:
+        if name == str(path):
+            opened.append(now[0])
+        return real(name, *arguments)
+
+    monkeypatch.setattr(os, "open", noted)
+    for second in range(200):
+        now[0] = float(second)
+        assert read(file) == (b"" if second else b"step 1\n")
+    late = [at for at in opened if at >= 100]
+    assert {later - earlier for earlier, later in itertools.pairwise(late)} == {growing_file.ASKED_EVERY_S}
+    early = [at for at in opened if at < 8]
+    assert sorted(set(early)) == [float(second) for second in range(8)]

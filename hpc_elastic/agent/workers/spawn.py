@@ -19,6 +19,7 @@ from hpc_elastic.plan.roles import EntrypointKind
 from hpc_elastic.plan.std_streams import Std
 from hpc_elastic.rundir.error_file import read_log_tail
 from hpc_elastic.rundir.layout import RunLayout
+from hpc_elastic.rundir.new_names import ask_anew_in
 from hpc_elastic.rundir.store import FILE_MODE, make_directory
 
 Stream = int | Literal["null", "inherit"]  # a descriptor, /dev/null, or the agent's own stream
@@ -160,6 +161,8 @@ def spawn_workers(orders: Sequence[WorkerOrder], layout: RunLayout, starter: Sta
     Raises:
         StartFailedError: a worker could not be started.
     """
+    for folder in {layout.root, *(order.directory for order in orders)}:
+        ask_anew_in(folder)  # else a checkpoint that the last attempt wrote elsewhere may be hidden from these workers
     spawned: list[SpawnedWorker] = []
     for order in orders:
         try:

@@ -15,6 +15,7 @@ from hpc_elastic.agent.workers.spawn import SpawnedWorker, StartFailedError, Wor
 from hpc_elastic.plan.std_streams import Std
 from hpc_elastic.rundir.layout import RunLayout
 from tests.agent.conftest import SLEEP, SPAWNER, marks_of
+from tests.nfs_client import NfsClient
 
 
 def an_order(root: Path, source: str, *, rank: int = 0) -> WorkerOrder:
@@ -115,6 +116,25 @@ def test_a_stream_that_is_dropped_is_nowhere(tmp_path: Path, capfdbinary: pytest
 
 
 @pytest.mark.long
+def test_a_worker_finds_the_checkpoint_that_the_last_one_looked_for_in_vain_on_an_nfs_client(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client = NfsClient(str(tmp_path), monkeypatch)
+    run_dir, project = tmp_path / "run", tmp_path / "project"
+    with client.written_elsewhere():
+        run_dir.mkdir()
+        project.mkdir()
+    checkpoints = (run_dir / "checkpoint", project / "checkpoint")
+    assert not any(path.exists() for path in checkpoints)
+    with client.written_elsewhere():
+        for path in checkpoints:
+            path.touch()
+    assert not any(path.exists() for path in checkpoints)
+    (worker,) = spawn_workers([replace(an_order(project, "pass"), directory=str(project))], RunLayout(run_dir), SPAWNER)
+    assert end_of(worker) == 0
+    assert all(path.exists() for path in checkpoints)
+
+
 def test_output_of_an_earlier_try_stays(tmp_path: Path) -> None:
     for _ in range(2):
         (worker,) = spawn_workers([an_order(tmp_path, "print('again')")], RunLayout(tmp_path), SPAWNER)
