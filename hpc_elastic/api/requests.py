@@ -9,9 +9,9 @@ import uuid
 from hpc_elastic.api.identity import host_name, owner_of, user_name
 from hpc_elastic.codec import to_json
 from hpc_elastic.errors import RunDirectoryError
-from hpc_elastic.rundir import store
 from hpc_elastic.rundir.layout import RunLayout
 from hpc_elastic.rundir.records import Request, utc_text
+from hpc_elastic.rundir.shared_lines import append_shared_line
 
 
 def make_request(
@@ -44,7 +44,7 @@ def send(layout: RunLayout, request: Request) -> None:
         RunDirectoryError: the run directory cannot be written.
     """
     try:
-        store.append_line(layout.requests, to_json(request))
+        append_shared_line(layout.requests, to_json(request))
     except RunDirectoryError as error:
         if (tip := _tip(layout, error.__cause__)) is None:
             raise

@@ -14,7 +14,7 @@ import re
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import asdict, dataclass, fields
 
-from hpc_elastic.rundir import store
+from hpc_elastic.rundir.shared_lines import append_shared_line
 
 FORMAT_VERSION = 1
 
@@ -60,7 +60,7 @@ def append_entry(path: str, entry: IndexEntry) -> None:
     Raises:
         RunDirectoryError: the index cannot be written; the caller reports that and goes on.
     """
-    store.append_line(path, {"format_version": FORMAT_VERSION, **asdict(entry)})
+    append_shared_line(path, {"format_version": FORMAT_VERSION, **asdict(entry)})
 
 
 def read_entries(path: str, *, containing: str = "") -> Iterator[IndexEntry]:

@@ -19,6 +19,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from hpc_elastic.errors import FileSystemError
+from hpc_elastic.rundir.new_names import open_anew
 
 if TYPE_CHECKING:
     from hpc_elastic.codec import Json  # `status` and `logs` start without the dataclasses behind it
@@ -176,6 +177,12 @@ def append_lines(path: str, records: Iterable[Json]) -> None:
             os.close(descriptor)
 
 
+def may_be_shared(path: str) -> bool:
+    """Return whether a file is not on a disk of this machine; file systems of a network have no device of their own."""
+    with file_system_errors(path, "read"):
+        return os.major(os.stat(path).st_dev) == 0
+
+
 def _take_back(descriptor: int, written: int) -> None:
     """Cut an incomplete line off again, unless another process has appended since."""
     end = os.lseek(descriptor, 0, os.SEEK_CUR)
@@ -240,10 +247,10 @@ def find_json(path: str) -> Any:
 
 
 def read_lines(path: str) -> Iterator[Any]:
-    """Yield the JSON values in a file of lines; none if there is no such file; incomplete lines are left out."""
+    """Yield the JSON values in a file of lines, as `find_json` finds it; incomplete lines are left out."""
     with file_system_errors(path, "read"):
         try:
-            with open(path, "rb") as file:
+            with open(path, "rb", opener=open_anew) as file:
                 content = file.read()
         except (FileNotFoundError, NotADirectoryError):
             return

@@ -320,7 +320,7 @@ class SharedOs:
         self.path = SimpleNamespace(
             join=os.path.join, dirname=os.path.dirname, split=os.path.split, isdir=lambda _: True, exists=self._exists
         )
-        self.getpid = os.getpid
+        self.getpid, self.major = os.getpid, os.major
         self._open: dict[int, str] = {}
         self._numbers = count(1000)
         self._temporary = count()
@@ -387,7 +387,8 @@ class SharedOs:
 
     def stat(self, path: str) -> Any:
         content = _thread().agent.run.files.content
-        return SimpleNamespace(st_nlink=sum(each is content[path] for each in content.values()))
+        links = sum(each is content[path] for each in content.values())
+        return SimpleNamespace(st_nlink=links, st_dev=os.makedev(8, 0))  # appends are as those of one machine to a disk
 
     def scandir(self, directory: str) -> AbstractContextManager[tuple[Any, ...]]:
         return nullcontext(_thread().names(directory).entries)

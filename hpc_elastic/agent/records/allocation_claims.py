@@ -17,7 +17,8 @@ from hpc_elastic.membership.actions import Note
 from hpc_elastic.plan.launch_plan import LaunchPlan
 from hpc_elastic.rundir.layout import RunLayout
 from hpc_elastic.rundir.records import AllocationClaim, Endpoint, Request, utc_text
-from hpc_elastic.rundir.store import append_line, claim, read_json
+from hpc_elastic.rundir.shared_lines import append_shared_line
+from hpc_elastic.rundir.store import claim, read_json
 from hpc_elastic.scheduler.allocation import Allocation
 from hpc_elastic.scheduler.protocol import NodeQuestions
 
@@ -124,7 +125,7 @@ class AllocationClaims(EventLog):
         if mine.allocation > 1:
             request = Request(kind="start", by=mine.node, time=mine.time, allocation=mine.allocation)
             with contextlib.suppress(RunDirectoryError):  # they also find the claim itself
-                append_line(self._layout.requests, to_json(request))
+                append_shared_line(self._layout.requests, to_json(request))
 
     def _refuse_if_over(self) -> None:
         if read_json(self._layout.result) is not None:

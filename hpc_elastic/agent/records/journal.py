@@ -44,9 +44,9 @@ from hpc_elastic.rundir.records import (
     utc_text,
 )
 from hpc_elastic.rundir.saved_states import remove_incomplete_saves, remove_saves, why_incomplete
+from hpc_elastic.rundir.shared_lines import append_shared_line
 from hpc_elastic.rundir.state_records import KeptState, SaveManifest
 from hpc_elastic.rundir.store import (
-    append_line,
     claim,
     dump_json,
     read_json,
@@ -350,7 +350,7 @@ class Journal(AllocationClaims):
         """Record that no worker of this allocation is left, so that the next start of the job need not wait."""
         request = Request(kind="left", by=self._place.node, time=utc_text(time.time()), allocation=self.allocation)
         with contextlib.suppress(RunDirectoryError):
-            append_line(self._layout.requests, to_json(request))
+            append_shared_line(self._layout.requests, to_json(request))
 
     def _later_start(self) -> int | None:
         """Return the latest allocation of a later start of the job, by its `start` line or by its claim; else None."""

@@ -16,7 +16,7 @@ from hpc_elastic.plan.launch_plan import LaunchPlan
 from hpc_elastic.rundir.allocation_ends import describe_end
 from hpc_elastic.rundir.layout import RunLayout
 from hpc_elastic.rundir.records import Charged, Request, utc_text
-from hpc_elastic.rundir.store import append_line
+from hpc_elastic.rundir.shared_lines import append_shared_line
 from hpc_elastic.scheduler.allocation import Allocation
 from hpc_elastic.scheduler.protocol import Exclusion, JobOutlook, NodeQuestions
 from hpc_elastic.useful_time.reading import furthest_step
@@ -89,7 +89,7 @@ class NextStart:
         if chained:
             node, moment = self._place.node, utc_text(time.time())
             request = Request(kind="chain", by=node, time=moment, allocation=self._allocation(), id=chained)
-            append_line(self._layout.requests, to_json(request))
+            append_shared_line(self._layout.requests, to_json(request))
         return refusal
 
     def may_answer_later(self) -> bool:
@@ -148,7 +148,7 @@ class NextStart:
             nodes=tuple(nodes),
             charged=charged,
         )
-        append_line(self._layout.requests, to_json(request))
+        append_shared_line(self._layout.requests, to_json(request))
 
     def reason_of(self, allocation: int | None = None) -> str | None:
         """Return why an allocation, this one if none is named, ended with the run to go on; None if no head has said.
