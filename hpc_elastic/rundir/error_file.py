@@ -281,7 +281,10 @@ def clip(text: str, limit: int) -> str:
 
 
 def read_tail(path: str, limit: int = STDERR_TAIL_LIMIT) -> str:
-    """Return the last `limit` bytes of a regular file, from the start of a line on; "" if it cannot be read."""
+    """Return the last `limit` bytes of a regular file, from the start of a line on; "" if it cannot be read.
+
+    Zeros are left out: an NFS client shows them where the server had no room for what the client had taken.
+    """
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError:
@@ -299,7 +302,7 @@ def read_tail(path: str, limit: int = STDERR_TAIL_LIMIT) -> str:
     if start:
         _, newline, rest = content.partition(b"\n")
         content = rest if newline else content
-    return content.decode("utf-8", "backslashreplace")
+    return content.replace(b"\0", b"").decode("utf-8", "backslashreplace")
 
 
 def read_log_tail(log: str, limit: int = STDERR_TAIL_LIMIT) -> str:

@@ -48,8 +48,13 @@ def refuses_to_write(folder: str) -> bool:
 
 def is_for_want_of_space(error: RunDirectoryError) -> bool:
     """Return whether something could not be written because the disk is full, or a quota used up."""
+    return bool(why_no_space(error))
+
+
+def why_no_space(error: RunDirectoryError) -> str:
+    """Return the system's words for a full disk or a used up quota; empty if an error has another cause."""
     cause = error.__cause__
-    return isinstance(cause, OSError) and cause.errno in _NO_SPACE
+    return os.strerror(cause.errno) if isinstance(cause, OSError) and cause.errno in _NO_SPACE else ""
 
 
 def tells_of_no_space(text: str) -> bool:

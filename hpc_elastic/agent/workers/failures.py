@@ -23,6 +23,7 @@ from hpc_elastic.rundir.error_file import (
     merge_error,
     parse_error,
 )
+from hpc_elastic.rundir.full_disk import why_no_space
 from hpc_elastic.rundir.layout import RunLayout
 from hpc_elastic.rundir.records import FailureRecord
 from hpc_elastic.rundir.store import read_json, write_json
@@ -70,8 +71,9 @@ def record_failure(
     data = _complete(data, worker, evidence, classified, timestamp)
     if order.output is not None:  # what the worker itself read was not all: the agent writes its log
         data["stderr_tail"] = clip(tail, STDERR_TAIL_LIMIT)
-    with contextlib.suppress(RunDirectoryError):  # a full disk must not hide the failure itself
-        write_json(path, data, is_durable=False)  # the head's records are durable, and all wait for this one
+    told, why = classified.message, _write(path, data)
+    if why and not (evidence.written_by or evidence.signal_name or message or tail.strip()):
+        told = f"what it said could not be written: {why}"
     error = parse_error(data)
     return FailureRecord(
         rank=order.rank,
@@ -83,13 +85,22 @@ def record_failure(
         exitcode=exitcode,
         signal_name=evidence.signal_name,
         error_file=path,
-        message=clip(classified.message, MESSAGE_LIMIT),
+        message=clip(told, MESSAGE_LIMIT),
         timestamp=error.timestamp if error else timestamp,
         failure_class=classified.failure_class.value,
         frame=data["frame"],
         detail=data["detail"],
         is_after_stop=is_after_stop,
     )
+
+
+def _write(path: str, data: dict[str, Any]) -> str:
+    """Write an error file; return why the disk has no room, "" otherwise: it must not hide the failure itself."""
+    try:
+        write_json(path, data, is_durable=False)  # the head's records are durable, and all wait for this one
+    except RunDirectoryError as refusal:
+        return why_no_space(refusal)
+    return ""
 
 
 def _gather(

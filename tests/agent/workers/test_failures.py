@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -120,6 +122,25 @@ def test_a_failure_is_told_although_its_file_cannot_be_written(tmp_path: Path) -
         RunLayout(tmp_path), ORDER, node="node2", role="default", pid=77, exitcode=-9, timestamp=1.0
     )
     assert failure.message == "killed by SIGKILL"
+
+
+def test_a_rank_whose_words_a_used_up_quota_has_dropped_is_told_as_that_and_not_by_zeros(
+    rank: Rank, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An NFS client takes what a rank writes, and shows zeros there when the server has no room for it."""
+    rank.write("stderr.log", "\0" * 500)
+
+    def refuse(*_: object) -> int:
+        raise OSError(errno.EDQUOT, os.strerror(errno.EDQUOT))
+
+    monkeypatch.setattr(os, "write", refuse)
+    assert rank.fail(1).message == f"what it said could not be written: {os.strerror(errno.EDQUOT)}"
+
+
+def test_zeros_in_a_log_are_no_words_of_a_rank(rank: Rank) -> None:
+    rank.write("stderr.log", "first\n" + "\0" * 500 + "last\n" + "\0" * 500)
+    assert rank.fail(1).message == "last"
+    assert rank.error()["stderr_tail"] == "first\nlast\n"
 
 
 def test_a_failure_that_the_worker_did_not_report_has_the_moment_of_its_end(rank: Rank) -> None:
