@@ -12,6 +12,7 @@ from hpc_elastic import __version__
 from hpc_elastic.api.identity import working_directory
 from hpc_elastic.cli import INTERRUPTED
 from hpc_elastic.cli.output import drop_output, is_output_error, make_streams_tolerant, replace_closed_streams
+from hpc_elastic.cli.stuck_disk import start_watch
 from hpc_elastic.cli.verbs import MODULES, PROGRAM, help_text
 from hpc_elastic.errors import HpcElasticError, UsageError
 from hpc_elastic.printable import printable
@@ -19,6 +20,7 @@ from hpc_elastic.printable import printable
 # EX_SOFTWARE and EX_IOERR of sysexits.h; none of the documented codes is a lie then
 INTERNAL_ERROR = 70
 NO_OUTPUT = 74
+_READERS = frozenset({"explain", "list", "logs", "nodes", "report", "status", "watch"})  # of run directories
 
 
 def run() -> NoReturn:
@@ -63,6 +65,8 @@ def _dispatch(argv: Sequence[str]) -> int:
     module = MODULES.get(argv[0])
     if module is None:
         raise _unknown(argv[0])
+    if argv[0] in _READERS:
+        start_watch()
     try:
         code: int = importlib.import_module(f"hpc_elastic.cli.{module}").main(argv[1:])
     except SystemExit as exit_:  # argparse, after --help
