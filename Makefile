@@ -14,7 +14,7 @@
 # make fuzz       mutated answers of Slurm, 100,000 of each that was captured, and as many error files of workers; make fuzz COUNT=1000 for less
 # make faults     a table of failures, each made for real: of how many the right class, culprit and cause are told, a quarter of an hour
 # make kills      200 random SIGKILLs among 8 ranks in a collective, each of which must be named; KILLS=40 for less
-# make soak       all ten: simulate, fuzz, soak-local, soak-restarts, soak-guard, soak-slurm, soak-stops, soak-limits, soak-states and soak-notices
+# make soak       all eleven: simulate, fuzz, soak-local, soak-restarts, soak-guard, soak-slurm, soak-stops, soak-limits, soak-states, soak-notices and soak-nfs
 # make soak-local   real runs on this machine with 200 random faults, about 20 minutes; FAULTS=1000 for a night
 # make soak-restarts   runs that crash 1,000 times and must hold no more at the end than after 50; CYCLES=100 for less
 # make soak-guard   1,000 agents frozen, killed or without their guard while they start workers; TRIALS=50 for less
@@ -23,6 +23,7 @@
 # make soak-states   a training whose state is in memory, of which 200 ranks are killed: no step lost, the same weights; KILLS=20 for less
 # make soak-limits   trainings of 5 minutes under a time limit of 2, requeued, chained and as an array, 10 minutes; SLURM=26.05 on another version
 # make soak-notices   50 runs of 8 ranks on 4 nodes, all of which save in a collective on a notice, on this machine and on a Slurm, 40 minutes; NOTICES=5 for less
+# make soak-nfs   a Slurm of virtual machines whose shared folder is an NFS export, in ten troubles, 10 minutes; wants root and Debian; NFS=vers=3 for other mount options
 # make bench   the figures of docs/benchmarks, beside sbatch and torchrun; wants root, Slurm, strace, a quiet machine and over an hour
 # make bench-recovery   of these, restarts and starts beside torchrun alone: about 20 minutes
 # make plots   the pictures and tables of docs/benchmarks from the figures that are there
@@ -44,6 +45,7 @@ COUNT ?= 100000
 KILLS ?= 200
 STOPS ?= 100
 NOTICES ?= 50
+NFS ?= vers=4.2
 SEED ?= 0
 SLURM ?= own
 TORCH ?= >=2.2
@@ -59,7 +61,7 @@ WRITTEN := $(if $(RECORD),$(BIN)/python -m tests.tested_on)
 # Hundreds of tests start a Python of their own, which would compile the package again each time.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: check format test test-all test-slurm test-pythons test-torch demo simulate explore mutate fuzz faults kills soak soak-local soak-restarts soak-guard soak-slurm soak-stops soak-limits soak-states soak-notices bench bench-recovery plots docs docs-serve reference release clean
+.PHONY: check format test test-all test-slurm test-pythons test-torch demo simulate explore mutate fuzz faults kills soak soak-local soak-restarts soak-guard soak-slurm soak-stops soak-limits soak-states soak-notices soak-nfs bench bench-recovery plots docs docs-serve reference release clean
 
 .venv/.installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
@@ -133,7 +135,7 @@ faults: .venv/.installed
 kills: .venv/.installed
 	$(BIN)/python -m tests.faults.kills --count $(KILLS) --seed $(SEED)
 
-soak: simulate fuzz soak-local soak-restarts soak-guard soak-slurm soak-stops soak-limits soak-states soak-notices
+soak: simulate fuzz soak-local soak-restarts soak-guard soak-slurm soak-stops soak-limits soak-states soak-notices soak-nfs
 
 soak-local: .venv/.installed
 	$(BIN)/python -m tests.soak --first $(FIRST) --faults $(FAULTS)
@@ -163,6 +165,9 @@ soak-notices: .venv/.installed
 
 soak-limits: .venv/.installed
 	$(BIN)/python -m tests.soak.limits --slurm $(SLURM)
+
+soak-nfs: .venv/.installed
+	$(BIN)/python -m tests.soak.on_nfs --options $(NFS)
 
 bench: .venv/.installed
 	$(BIN)/python -m benchmarks.command_line --json docs/benchmarks/command_line.json
