@@ -432,7 +432,7 @@ class Head:
     def _check_leases(self, now: float) -> list[Action]:
         leases = self._members.leases
         actions = leases.questions(now)
-        why = f"no answer for {self._settings.lease_s:g} s"
+        why = f"no answer for {self._settings.lease_s:.3g} s"
         paused_s = leases.paused_s(now)  # then this process was silent, not the members, and they may be back soon
         because = f"{self._settings.node} stood still for {paused_s:.0f} s, and heard nothing" if paused_s else why
         if paused_s:

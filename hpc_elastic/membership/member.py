@@ -225,7 +225,7 @@ class Member:
             actions += self._record_held()
         if now >= self._silence_deadline():
             was_paused = now >= self._silence_deadline() + self._timing.looks_every_s
-            why = f"no answer for {self._lease.patience_s:g} s"
+            why = f"no answer for {self._lease.patience_s:.3g} s"
             why += f"; {self.join.node} itself stood still" if was_paused else ""
             actions += self.disconnected(why, is_dead=False, was_paused=was_paused)
         if now >= self._lease.next_beat:

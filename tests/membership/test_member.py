@@ -533,6 +533,14 @@ def test_fences_if_the_head_is_silent_for_two_thirds_of_the_lease() -> None:
     assert not told(member.tick(100))
 
 
+def test_the_silence_of_a_head_is_told_with_three_digits() -> None:
+    member = Member(a_join(1), run="run", timing=Timing(lease_s=10.0))
+    member.connected(0, is_joined=True)
+    member.received(Welcome(allocation=1, head="node0"), 0)
+    (search,) = of_kind(member.tick(7), DiscoverHead)
+    assert search.lost.why == "no answer for 6.67 s"
+
+
 def test_the_guard_is_told_no_deadline_while_there_are_no_workers() -> None:
     assert parked().fence_deadline() == float("inf")
     assert working().fence_deadline() == finished().fence_deadline() == 6
