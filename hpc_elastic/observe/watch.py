@@ -4,11 +4,13 @@ Theory of operation: each look reads the run directory. The scheduler is asked w
 question is over, and when the job was started since; the pause grows from 1 s to 10 s while its answer stays the
 same. When it calls the job terminal and there is still no result, the result is made here: at once where no agent
 can be about to write one, else when that has been so for `SETTLE_S`, or nothing was written for as long. A result that
-cannot be written, to a full disk say, is this process's own word: the run is over for it all the same.
+cannot be written, to a full disk say, is this process's own word: the run is over for it all the same. A file server
+that fails (`soft` mounts of NFS) or has forgotten a directory for a moment ends no watch: the run goes on without it.
 """
 
 from __future__ import annotations
 
+import errno
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
@@ -26,6 +28,8 @@ if TYPE_CHECKING:
 
 LOOK_S = 0.5  # `submit --wait` shall return within 2 s of the end
 REFRESH_S = 10.0
+PATIENCE_S = 150.0  # an NFS server that starts again has a grace period of 90 s
+_SERVERS_ERRORS = frozenset({errno.EIO, errno.ESTALE, errno.ETIMEDOUT})
 _FIRST_PAUSE_S, _PAUSE_FACTOR, _LONGEST_PAUSE_S = 1.0, 1.5, 10.0
 
 
@@ -83,7 +87,7 @@ class RunWatch:
         self.is_stop_requested = False  # by this process; a full disk may have kept the request from the directory
         self.unwritten: Mapping[str, Any] | None = None  # the result, if it could not be written
         self._why_unwritten = ""
-        self._refreshed = clock()
+        self._refreshed = self._read_at = clock()
 
     def look(self) -> Snapshot:
         """Return a snapshot of the run; write its result if no agent will.
@@ -100,7 +104,15 @@ class RunWatch:
             RunDirectoryError: the run directory cannot be read.
         """
         self._refresh()
-        return self._read()
+        facts = self._read()
+        self._read_at = self._clock()
+        return facts
+
+    def may_pass(self, error: FileSystemError) -> bool:
+        """Return whether an error of a look is a file server's, and has not lasted for long."""
+        cause = error.__cause__
+        is_servers = isinstance(cause, OSError) and cause.errno in _SERVERS_ERRORS
+        return is_servers and self._clock() - self._read_at < PATIENCE_S
 
     def conclude(self, facts: Facts) -> Snapshot:
         """Ask the scheduler if that is due and return the snapshot: the second half of `look`.
@@ -205,9 +217,19 @@ class RunWatch:
 def watch(
     run_watch: RunWatch, *, pause_s: float = LOOK_S, sleep: Callable[[float], None] = time.sleep
 ) -> Iterator[Snapshot]:
-    """Yield snapshots of a run; the last one is taken when the run is over."""
+    """Yield snapshots of a run; the last one is taken when the run is over.
+
+    Raises:
+        RunDirectoryError: the run directory cannot be read, and that does not pass.
+    """
     while True:
-        snapshot = run_watch.look()
+        try:
+            snapshot = run_watch.look()
+        except FileSystemError as error:
+            if not run_watch.may_pass(error):
+                raise
+            sleep(pause_s)
+            continue
         yield snapshot
         if snapshot.is_over:
             return

@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from hpc_elastic.observe.watch import QuestionPace, RunWatch, watch
+from hpc_elastic.errors import FileSystemError
+from hpc_elastic.observe.watch import PATIENCE_S, QuestionPace, RunWatch, watch
 from hpc_elastic.rundir.complaint import complaint
 from hpc_elastic.rundir.layout import RunLayout
 from hpc_elastic.rundir.states import RunState
@@ -306,3 +307,47 @@ def test_watch_ends_with_the_run(tmp_path: Path) -> None:
         if len(looks) == 3:
             run.end()
     assert looks == [RunState.RUNNING] * 3 + [RunState.SUCCEEDED]
+
+
+@pytest.mark.parametrize("number", [errno.EIO, errno.ESTALE, errno.ETIMEDOUT, errno.EACCES])
+def test_a_watch_outlives_a_file_server_that_fails_for_two_minutes_and_no_other_error(
+    number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, clock = RunBuilder(tmp_path / "run").submit().allocate(), Clock()
+    looks: list[tuple[float, RunState]] = []
+    really_scan = os.scandir
+
+    def scan(path: str) -> Any:
+        if 1010 <= clock.now < 1130:
+            raise OSError(number, os.strerror(number), path)
+        return really_scan(path)
+
+    monkeypatch.setattr(os, "scandir", scan)
+    try:
+        for snapshot in watch(RunWatch(run.layout, None, clock=clock), sleep=clock.sleep, pause_s=5):
+            looks.append((clock.now, snapshot.state))
+            if clock.now > 1130:
+                run.end()
+    except FileSystemError:
+        assert number == errno.EACCES
+        assert looks == [(1000, RunState.RUNNING), (1005, RunState.RUNNING)]
+    else:
+        assert number != errno.EACCES
+        assert [at for at, _ in looks] == [1000, 1005, 1130, 1135, 1140]
+        assert looks[-1][1] is RunState.SUCCEEDED
+
+
+def test_a_watch_ends_with_the_error_of_a_file_server_that_does_not_come_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, clock = RunBuilder(tmp_path / "run").submit().allocate(), Clock()
+    snapshots = watch(RunWatch(run.layout, None, clock=clock), sleep=clock.sleep, pause_s=5)
+    next(snapshots)
+
+    def scan(path: str) -> Any:
+        raise OSError(errno.EIO, os.strerror(errno.EIO), path)
+
+    monkeypatch.setattr(os, "scandir", scan)
+    with pytest.raises(FileSystemError, match="Input/output error"):
+        next(snapshots)
+    assert clock.now == 1000 + PATIENCE_S
