@@ -26,7 +26,8 @@ class Snapshot:
     `exit_code`, `reason`, `cause`, `ended` and `failures` are the result's, and None or empty before it is
     there. `job_state` and `job_reason` are the scheduler's own words, None where it was not asked.
     `nodes` and `workers` are of the latest attempt; `spares` are the nodes of the job that are here and not
-    in it, `lost_nodes` those that are here no more. `array` is the folder of the array that the run is a
+    in it, `lost_nodes` those that are here no more, `awaited_nodes` those that have not come and are waited for
+    before the first attempt of this start. `array` is the folder of the array that the run is a
     task of, `array_task` its number there, `parameters` what the array varies, as this run has it. `note`
     is something else that a person should know. `root_cause` is the result's record of why the last attempt
     failed. `notice` says that the workers of a run that goes on will be stopped soon: when that was given, and why.
@@ -60,6 +61,7 @@ class Snapshot:
     nodes: tuple[str, ...]
     spares: tuple[str, ...]
     lost_nodes: tuple[str, ...]
+    awaited_nodes: tuple[str, ...]
     workers: int | None
     attempt_history: tuple[AttemptFacts, ...]
     failures: Mapping[str, Any]
@@ -196,6 +198,7 @@ def make_snapshot(facts: Facts, job: JobStatus | None, note: str | None = None) 
         nodes=latest.nodes if latest else tuple(result.get("nodes") or ()),
         spares=facts.beside.spares,
         lost_nodes=facts.beside.lost,
+        awaited_nodes=() if state.is_final else facts.beside.awaited,
         workers=latest.workers if latest else None,
         attempt_history=facts.attempts,
         failures=result.get("failures") or {},
