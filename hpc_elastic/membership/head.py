@@ -139,10 +139,20 @@ class Head:
         return charged_in(self._judge.charged)
 
     @property
+    def is_short_of_agents(self) -> bool:
+        """Return whether too few nodes joined as some could start no agent, which is the fault of those nodes.
+
+        Where more could start none than have joined, what they lack is most likely nowhere.
+        """
+        nodes = self.gathering.without_agent()
+        return 0 < len(nodes) <= self._roster.healthy
+
+    @property
     def nodes_to_avoid(self) -> tuple[str, ...]:
         """Return the nodes that another start of the job had better not get, those that are blamed last."""
         blamed = blamed_nodes(self._judge.history.set_aside, self._settings.allocation)
-        found = (*self._roster.unhealthy, *self._members.losses.nodes, *self._judge.aside.nodes, *blamed)
+        gone = (*self.gathering.without_agent(), *self._members.losses.nodes)
+        found = (*self._roster.unhealthy, *gone, *self._judge.aside.nodes, *blamed)
         return tuple(reversed(dict.fromkeys(reversed(found))))[-MOST_CARRIED_ON:]
 
     def next_tick(self) -> float:
