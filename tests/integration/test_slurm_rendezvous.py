@@ -149,6 +149,40 @@ def test_a_node_that_can_start_no_agent_is_not_waited_for_and_the_job_starts_aga
     run.assert_records_valid()
 
 
+@pytest.mark.parametrize(
+    "lacks",
+    [
+        "scratch",
+        pytest.param(
+            "script",
+            marks=pytest.mark.variant(of="test_the_job_starts_again_without_a_node_that_is_not_fit_to_take_part"),
+        ),
+    ],
+)
+def test_the_job_starts_again_without_a_node_that_is_not_fit_to_take_part(
+    slurm_door: Door, slurm: Cluster, tmp_path: Path, lacks: str
+) -> None:
+    """It ended, though Slurm had other nodes."""
+    (tmp_path / "nothing").mkdir()
+    script, scratch = slurm_door.folder / "script", slurm_door.folder / "scratch"
+    script.mkdir()
+    scratch.mkdir()
+    slurm_door.write("script/who.py", WHO)
+    site = "name: ours\ncontact: us\nlast_checked: 2026-11-27\nscheduler: slurm\n"
+    slurm_door.write("ours.yaml", f"{site}scratch: {scratch}\n")
+    text = "nodes: 3\nworkers_per_node: 1\nentrypoint: {script: script/who.py}\nsbatch: {hold: true}\n"
+    slurm_door.write("job.yaml", f"{text}requeue: {{max: 2}}\nsite: ./ours.yaml\n")
+    run = slurm_door.submit("job.yaml")
+    with slurm.mounted("node2", tmp_path / "nothing", slurm_door.folder / lacks):
+        release(slurm, run)
+        assert run.wait_until_over()["state"] == "SUCCEEDED", run.story()
+    assert [node["node"] for node in run.read(run.layout.world(1))["nodes"]] == ["node1", "node3", "node4"]
+    reason = {"scratch": "scratch cannot be written", "script": "who.py is not a file on this node"}[lacks]
+    assert re.search(f"node2.*{reason}.*; the job is started again", script_output(run)), run.story()
+    run.assert_nothing_left(within_s=40)
+    run.assert_records_valid()
+
+
 @pytest.mark.variant(of="test_a_node_that_never_starts_and_one_with_another_secret")
 def test_ports_that_are_blocked_in_three_ways(slurm_door: Door, slurm: Cluster) -> None:
     """Dropped, rejected as if nobody listened, and rejected as firewalld does."""

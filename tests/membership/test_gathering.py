@@ -163,7 +163,24 @@ def test_agents_are_at_fault_of_nodes_that_are_no_more_than_those_that_have_one(
     if ended:
         actions = diagnose(script, *(a_diagnosis(node, RendezvousCause.NEVER_STARTED, ended=True) for node in ended))
         assert the_result(actions).reason == "nodes_missing"
-    assert script.head.is_short_of_agents == is_short
+    assert script.head.is_fault_of_nodes == is_short
+
+
+@pytest.mark.parametrize(
+    ("faulty", "is_fault"), [((), False), ((3,), True), ((0,), True), ((2, 3), True), ((1, 2, 3), False)]
+)
+@pytest.mark.parametrize("fault", ["unhealthy", "problem"])
+def test_nodes_that_are_missing_by_their_own_fault_are_no_more_than_the_others(
+    fault: str, faulty: tuple[int, ...], *, is_fault: bool
+) -> None:
+    script = HeadScript(4)
+    actions: list[Action] = []
+    for node in range(4):
+        actions += script.join(node, **({fault: "/home is not mounted"} if node in faulty else {}))
+    reasons = {"unhealthy": "nodes_missing", "problem": "setup_failed"}
+    assert [each.result.reason for each in of_kind(actions, WriteResult)] == [reasons[fault]] * bool(faulty)
+    assert script.head.is_fault_of_nodes == is_fault
+    assert script.head.nodes_to_avoid == tuple(f"node{node}" for node in faulty)
 
 
 def test_a_node_that_has_joined_after_all_has_an_agent() -> None:
@@ -171,7 +188,7 @@ def test_a_node_that_has_joined_after_all_has_an_agent() -> None:
     script.join(0, 2)
     diagnose(script, a_diagnosis(1, RendezvousCause.NEVER_STARTED, ended=True))
     script.join(1)
-    assert not script.head.is_short_of_agents
+    assert not script.head.is_fault_of_nodes
     assert not script.head.nodes_to_avoid
 
 

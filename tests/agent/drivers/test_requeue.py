@@ -343,6 +343,31 @@ def test_a_run_that_is_short_of_nodes_as_one_could_start_no_agent_begins_anew_wi
 
 
 @pytest.mark.parametrize(
+    ("fault", "reason"), [({"problem": "x is not mounted"}, "setup_failed"), ({"unhealthy": "x"}, "nodes_missing")]
+)
+@pytest.mark.parametrize("is_one_of_two", [True, False])
+def test_a_run_that_has_too_few_fit_nodes_begins_anew_without_the_others_if_these_are_few(
+    tmp_path: Path, fault: dict[str, str], reason: str, *, is_one_of_two: bool
+) -> None:
+    nodes = 2 if is_one_of_two else 1
+
+    async def scene(made: Scene) -> None:
+        next_start = made.coordinator._journal.next_start
+        next_start._plan = replace(next_start._plan, requeue=RequeuePlan(max=1, on=("node_loss",)))
+        if is_one_of_two:
+            made.coordinator._head.joined(a_join(1, **fault), 0.0)
+        made.coordinator.received_from_own(a_join(0, **({} if is_one_of_two else fault)))
+        end = await until(made, End)
+        assert isinstance(end, End)
+        assert (end.exit_code == 75) == is_one_of_two
+
+    play(tmp_path, scene, nodes=nodes, times=QUICK)
+    told = [line for line in read_lines(RunLayout(tmp_path).requests) if line["kind"] == "requeue"]
+    assert [(line["reason"], line["nodes"]) for line in told] == [("node_lost", ["node1"])] * is_one_of_two
+    assert is_one_of_two or read_json(RunLayout(tmp_path).result)["reason"] == reason
+
+
+@pytest.mark.parametrize(
     ("answer", "most_s"),
     [
         (replace(PREEMPTED, seconds_left=300), 300),  # GraceTime: a TERM at its begin
