@@ -6,7 +6,9 @@ import asyncio
 import itertools
 import json
 import threading
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +19,7 @@ from hpc_elastic.agent.drivers.head_watch import WatchTimes
 from hpc_elastic.agent.drivers.job_clock import JobClock, TimeLeft
 from hpc_elastic.errors import MissingNode, RendezvousCause
 from hpc_elastic.membership.gathering import Diagnosis
-from hpc_elastic.membership.messages import Assign, End, GiveNotice, Stop, Stopped, Terminated
+from hpc_elastic.membership.messages import Assign, End, GiveNotice, Join, Stop, Stopped, Terminated
 from hpc_elastic.membership.notices import NoticeGiven
 from hpc_elastic.plan.launch_plan import RequeuePlan
 from hpc_elastic.rundir.layout import RunLayout
@@ -343,11 +345,12 @@ def test_a_run_that_is_short_of_nodes_as_one_could_start_no_agent_begins_anew_wi
 
 
 @pytest.mark.parametrize(
-    ("fault", "reason"), [({"problem": "x is not mounted"}, "setup_failed"), ({"unhealthy": "x"}, "nodes_missing")]
+    ("faulty", "reason"),
+    [(partial(a_join, problem="x is not mounted"), "setup_failed"), (partial(a_join, unhealthy="x"), "nodes_missing")],
 )
 @pytest.mark.parametrize("is_one_of_two", [True, False])
 def test_a_run_that_has_too_few_fit_nodes_begins_anew_without_the_others_if_these_are_few(
-    tmp_path: Path, fault: dict[str, str], reason: str, *, is_one_of_two: bool
+    tmp_path: Path, faulty: Callable[[int], Join], reason: str, *, is_one_of_two: bool
 ) -> None:
     nodes = 2 if is_one_of_two else 1
 
@@ -355,8 +358,8 @@ def test_a_run_that_has_too_few_fit_nodes_begins_anew_without_the_others_if_thes
         next_start = made.coordinator._journal.next_start
         next_start._plan = replace(next_start._plan, requeue=RequeuePlan(max=1, on=("node_loss",)))
         if is_one_of_two:
-            made.coordinator._head.joined(a_join(1, **fault), 0.0)
-        made.coordinator.received_from_own(a_join(0, **({} if is_one_of_two else fault)))
+            made.coordinator._head.joined(faulty(1), 0.0)
+        made.coordinator.received_from_own(a_join(0) if is_one_of_two else faulty(0))
         end = await until(made, End)
         assert isinstance(end, End)
         assert (end.exit_code == 75) == is_one_of_two
