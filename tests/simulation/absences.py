@@ -30,6 +30,7 @@ FIRST_LOOK_S = 3.0
 NEVER_STARTED, OTHER_VERSION, UNHEALTHY = "never_started", "other_version", "unhealthy"
 CAUSES = {"refused": ("refused", "blocked_port")}  # what a head makes of an agent's word, where it may differ
 NODES_NAMED = 8  # in one line
+LEAVES_WITHIN_S = 6.0  # two looks for the claim, each two seconds and a pause after the one before
 HOPELESS = "at most"  # so begins what a head says that does not wait for nodes that cannot come
 
 
@@ -131,6 +132,30 @@ class Absences:
         now = run.clock.now
         what = f"{agent.name} claims the first attempt at {now:.2f} s, not by {latest:.2f} s"
         require(now <= latest or agent.name not in self._asked[head], f"{what}, and waits for {awaited}")
+
+    # Another start of the job.
+
+    def check_end(self) -> None:
+        """The job starts again without nodes that are at fault: whoever comes when the head has left leaves soon."""
+        run = self._run
+        lines = [json.loads(line) for line in run.files.content[LAYOUT.requests][0].splitlines() if line]
+        told = [line for line in lines if line.get("kind") == "requeue"]
+        if not told or not self._is_usual or run.disk.claims:
+            return
+        run.witness.is_requeued = True
+        whats = ("unfit", "unhealthy", "never_starts")
+        at_fault = {run.agents[fault.node].name for fault in run.scenario.faults if fault.what in whats}
+        avoided = set(told[0]["nodes"])
+        require(
+            bool(avoided) and avoided <= at_fault, f"the next start avoids {sorted(avoided)}, not {sorted(at_fault)}"
+        )
+        head = run.agent(told[0]["by"])
+        for agent in run.agents:
+            late_s = agent.gone_at - max(head.left_at, agent.started_at)
+            is_soon = agent.exit_code is None or late_s <= LEAVES_WITHIN_S + self._slack_s
+            require(
+                is_soon, f"{agent.name} leaves {late_s:.1f} s after the head has left for another start, or it began"
+            )
 
     # Too few.
 
