@@ -72,7 +72,7 @@ def cancel_array(layout: ArrayLayout, *, by: str, say: Callable[[str], None]) ->
 def _cancel(
     array_watch: ArrayWatch, snapshot: ArraySnapshot, is_asked: bool, say: Callable[[str], None]
 ) -> ArraySnapshot:
-    scheduler = make_scheduler(snapshot.scheduler)
+    scheduler = make_scheduler(snapshot.scheduler, run_dir=snapshot.tasks[0].run_dir)
     left = _not_over(snapshot)
     scheduler.cancel_pending(snapshot.job_id)
     if is_asked and (running := [task for task in left if task.allocations]):

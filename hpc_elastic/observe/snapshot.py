@@ -126,13 +126,13 @@ def is_same_scheduler(facts: Facts) -> bool:
     """Return whether this shell surely asks the scheduler that got the job.
 
     Another cluster may share the file system, and does not know the job. It is surely the same on the machine that
-    submitted the run, or where the cluster is named, with the variables of the submission.
+    submitted the run, or where the record names the cluster, which is then the one that is asked.
     """
-    from hpc_elastic.scheduler.slurm.commands import selection
+    from hpc_elastic.scheduler.slurm.commands import as_submitted, selection
 
     if facts.plan.get("scheduler") != "slurm":
         return True
-    chosen = selection(os.environ)
+    chosen = selection(as_submitted(os.environ, facts.submission, host=os.uname().nodename))
     if not facts.submission:  # it could not be recorded: then nothing says that it was elsewhere
         return True
     is_named = facts.submission.get("host") == os.uname().nodename or "SLURM_CLUSTERS" in chosen

@@ -243,8 +243,10 @@ NAMED = {"SLURM_CLUSTERS": "big"}
     [
         (HERE, {}, {}, True),
         ("login1", {}, {}, False),  # another cluster that shares the file system, or another login node of this one
-        (HERE, NAMED, {}, False),
-        (HERE, {}, NAMED, False),
+        (HERE, NAMED, {}, True),  # the cluster that is asked is the one of the record
+        (HERE, {}, NAMED, True),
+        ("login1", {}, NAMED, False),
+        ("login1", NAMED, {"SLURM_CLUSTERS": "other"}, True),
         (HERE, {}, {"SLURM_CONF": "/opt/other/slurm.conf"}, False),
         ("login1", NAMED, NAMED, True),
     ],

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 from hpc_elastic.job_ids import split_task_id
 from hpc_elastic.scheduler.environment import scrub_environment
@@ -25,6 +26,8 @@ _DEVICES = frozenset({"CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "ZE_AFFINI
 
 # They name the Slurm that all commands talk to.
 _SELECTING = ("SLURM_CLUSTERS", "SLURM_CONF", "SLURM_CONF_SERVER")
+
+_CLUSTERS = ("SLURM_CLUSTERS", "SBATCH_CLUSTERS")
 
 # Prefixes of variables in people's profiles that change what the commands print, or which jobs they act on.
 _COMMAND_VARIABLES = ("SQUEUE_", "SACCT_", "SCANCEL_", "SINFO_", "SCONTROL_", "SLURM_TIME_FORMAT")
@@ -171,6 +174,29 @@ def selection(environ: Mapping[str, str]) -> dict[str, str]:
     """Return the variables that name the Slurm of sbatch and of the other commands; none where there is one only."""
     chosen = _for_one_cluster(environ)
     return {name: chosen[name] for name in _SELECTING if name in chosen}
+
+
+def as_submitted(environ: Mapping[str, str], submission: Mapping[str, Any], *, host: str) -> dict[str, str]:
+    """Return the environment in which commands ask the cluster that got a run's job, whichever this shell names.
+
+    Jobs of two clusters may have the same id: what one says of it must not be taken for the other's word. Without a
+    name in the record the job went to the cluster of the submitting host, which another host need not know.
+
+    Args:
+        environ: this shell's.
+        submission: the run's record; empty if there is none.
+        host: this machine's name.
+    """
+    selected = submission.get("selected_by")
+    if not isinstance(selected, Mapping):
+        return dict(environ)
+    if named := selected.get("SLURM_CLUSTERS"):
+        chosen = {"SLURM_CLUSTERS": str(named)}
+    elif submission.get("host") == host:
+        chosen = {}
+    else:
+        return dict(environ)
+    return {name: value for name, value in environ.items() if name not in _CLUSTERS} | chosen
 
 
 def _for_one_cluster(environ: Mapping[str, str]) -> dict[str, str]:

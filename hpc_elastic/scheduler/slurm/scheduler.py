@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from hpc_elastic.errors import SchedulerError
+from hpc_elastic.errors import RunDirectoryError, SchedulerError
 from hpc_elastic.job_ids import split_task_id
+from hpc_elastic.rundir import store
+from hpc_elastic.rundir.layout import RunLayout
 from hpc_elastic.scheduler.protocol import JobState, JobStatus
 from hpc_elastic.scheduler.slurm import commands, output
 from hpc_elastic.scheduler.slurm.limits import parse_config
@@ -20,20 +22,36 @@ if TYPE_CHECKING:  # `status` does not need it, and may take only 50 ms in all
 class SlurmScheduler:
     """Submits, queries and cancels jobs of the Slurm that the environment selects; every call has a time limit.
 
+    Queries and cancellations of a run go to the cluster that its record names, whichever this shell names.
+
     Args:
         timeout_s: the limit of a query or a cancellation.
         submit_timeout_s: the limit of a submission; long, because a job whose sbatch was killed may be in the queue.
         run: the function that runs the commands.
+        submission: the record of the run whose jobs are meant; None for jobs of this shell's cluster.
     """
 
     name = "slurm"
     answers_at_once = False
 
-    def __init__(self, *, timeout_s: float = 30.0, submit_timeout_s: float = 90.0, run: Runner = run_command) -> None:
+    def __init__(
+        self,
+        *,
+        timeout_s: float = 30.0,
+        submit_timeout_s: float = 90.0,
+        run: Runner = run_command,
+        submission: Mapping[str, Any] | None = None,
+    ) -> None:
         self._timeout_s = timeout_s
         self._submit_timeout_s = submit_timeout_s
         self._run = run
+        self._submission = submission or {}
         self._has_accounting = True
+
+    @property
+    def cluster(self) -> str:
+        """The name of the cluster that is asked; empty for this machine's own."""
+        return commands.selection(self._environ()).get("SLURM_CLUSTERS", "")
 
     def submit(self, plan: LaunchPlan, script: str) -> str:
         """Submit the script, with an environment that has no other job's identity.
@@ -114,12 +132,24 @@ class SlurmScheduler:
         return found or {}
 
     def _ask(self, command: Sequence[str]) -> output.CommandOutput:
-        return self._run(command, environ=commands.query_environment(os.environ), timeout_s=self._timeout_s)
+        return self._run(command, environ=commands.query_environment(self._environ()), timeout_s=self._timeout_s)
+
+    def _environ(self) -> Mapping[str, str]:
+        return commands.as_submitted(os.environ, self._submission, host=os.uname().nodename)
 
 
-def make_scheduler(*, run_dir: str | None, timeout_s: float) -> SlurmScheduler:  # noqa: ARG001
+def make_scheduler(*, run_dir: str | None, timeout_s: float) -> SlurmScheduler:
     """Make the Slurm scheduler, as `scheduler.protocol.SchedulerModule` asks."""
-    return SlurmScheduler(timeout_s=timeout_s)
+    return SlurmScheduler(timeout_s=timeout_s, submission=_read_submission(run_dir) if run_dir else None)
+
+
+def _read_submission(run_dir: str) -> Mapping[str, Any]:
+    """Return the record of a run's submission; empty if there is none, or none that can be read."""
+    try:
+        record = store.read_json(RunLayout(run_dir).submission)
+    except RunDirectoryError:
+        return {}
+    return record if isinstance(record, dict) else {}
 
 
 def slurm_answers(timeout_s: float = 2.0) -> bool:

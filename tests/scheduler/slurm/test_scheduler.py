@@ -12,8 +12,10 @@ import pytest
 from hpc_elastic.errors import SchedulerError
 from hpc_elastic.scheduler.protocol import JobState
 from hpc_elastic.scheduler.questions import JobQuestions, end_job
+from hpc_elastic.scheduler.registry import make_scheduler
 from hpc_elastic.scheduler.slurm import from_node
 from hpc_elastic.scheduler.slurm.scheduler import SlurmScheduler, slurm_answers
+from tests.observe.builders import RunBuilder
 from tests.plans import make_run_plan
 from tests.slurm_sandbox.cluster import Cluster, wait_until
 
@@ -62,6 +64,14 @@ def test_does_not_answer_if_there_is_no_slurm(program: Program) -> None:
     with pytest.raises(SchedulerError, match="cannot run squeue: No such file or directory") as caught:
         SlurmScheduler().query(["1"])
     assert "--site local" in (caught.value.tip or "")
+
+
+def test_a_run_is_cancelled_in_the_cluster_that_it_was_submitted_to(program: Program, tmp_path: Path) -> None:
+    """In this shell's own cluster a job of the same id may be another run."""
+    program("scancel", f'echo "$SLURM_CLUSTERS $1" >> {tmp_path}/cancelled')
+    run = RunBuilder(tmp_path / "run").submit("42", selected_by={"SLURM_CLUSTERS": "other"})
+    make_scheduler("slurm", run_dir=run.layout.root).cancel("42")
+    assert (tmp_path / "cancelled").read_text() == "other 42\n"
 
 
 @pytest.mark.long
