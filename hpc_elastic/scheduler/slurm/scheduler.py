@@ -14,9 +14,13 @@ from hpc_elastic.scheduler.protocol import JobState, JobStatus
 from hpc_elastic.scheduler.slurm import commands, output
 from hpc_elastic.scheduler.slurm.limits import parse_config
 from hpc_elastic.scheduler.slurm.runner import MissingProgramError, Runner, run_command
+from hpc_elastic.scheduler.slurm.words import is_set_up, slurm_words
 
 if TYPE_CHECKING:  # `status` does not need it, and may take only 50 ms in all
     from hpc_elastic.plan.launch_plan import LaunchPlan
+
+
+_TIP_OF_SILENCE = "try again later; `--site NAME` takes a site without asking, and `--site local` runs on this machine"
 
 
 class SlurmScheduler:
@@ -152,15 +156,26 @@ def _read_submission(run_dir: str) -> Mapping[str, Any]:
     return record if isinstance(record, dict) else {}
 
 
-def slurm_answers(timeout_s: float = 2.0) -> bool:
-    """Return whether there is a Slurm that answers `sinfo` in time."""
+def slurm_answers(timeout_s: float = 10.0) -> bool:
+    """Return True if a Slurm answers here, False if none is set up on this machine.
+
+    A controller that restarts or is busy makes no login node a machine without Slurm.
+
+    Raises:
+        SchedulerError: one is set up and does not answer `sinfo` in time.
+    """
+    environ = commands.query_environment(os.environ)
     try:
-        done = run_command(
-            commands.sinfo_command(), environ=commands.query_environment(os.environ), timeout_s=timeout_s
-        )
-    except SchedulerError:
+        done = run_command(commands.sinfo_command(), environ=environ, timeout_s=timeout_s)
+    except MissingProgramError:
         return False
-    return done.returncode == 0
+    except SchedulerError as error:
+        raise SchedulerError(error.message, tip=_TIP_OF_SILENCE) from error
+    if done.returncode and not is_set_up(done.stderr):
+        return False
+    if done.returncode:
+        raise SchedulerError(f"Slurm does not answer: {slurm_words(done.stderr)}", tip=_TIP_OF_SILENCE)
+    return True
 
 
 def cluster_name(timeout_s: float = 2.0) -> str | None:

@@ -21,7 +21,7 @@ _TIPS = (
     ("nvalid partition", "`sinfo --summarize` lists the partitions; name one: `sbatch: {partition: ...}`"),
     (
         "AssocMaxSubmitJobLimit|AssocGrpSubmitJobsLimit|QOSMaxSubmitJob",
-        "you have as many jobs in the queue as your account or QOS allows: wait for some, or cancel some",
+        "as many jobs in the queue as your account or QOS allows, each run of an array is one: wait, or cancel some",
     ),
     ("Assoc(?:Max|Grp)|QOSM|QOSGrp|QOS/|accounting/QOS", "over a limit of your account or QOS: ask for less"),
     ("time limit", "`sinfo --format='%P %l'` lists the limits; ask for less `time`, or another partition"),
@@ -71,6 +71,15 @@ def printable(text: str, most: int) -> str:
     """Return the text with unprintable characters escaped, cut after `most` characters."""
     shown = printable_line(text[:most])
     return shown if len(text) <= most else f"{shown}..."
+
+
+def is_set_up(stderr: str) -> bool:
+    """Return whether a command that failed knew a Slurm to ask: it had a slurm.conf, or a controller to get it from.
+
+    The words are of slurm_conf_init() in 22.05 to 26.05: Debian's slurm-client on a laptop prints the first.
+    """
+    is_unknown = "Could not establish a configuration source" in stderr
+    return not is_unknown or re.search("remote config|Unable to contact", stderr) is not None
 
 
 def find_tip(words: str) -> str | None:

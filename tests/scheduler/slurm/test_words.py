@@ -54,6 +54,7 @@ def test_a_refusal_comes_with_what_to_do_about_it(version: str, case: str) -> No
         ("Invalid user id", "ask the admins"),
         ("AssocGrpSubmitJobsLimit", "as many jobs in the queue"),
         ("QOSMaxSubmitJobPerUserLimit", "as many jobs in the queue"),
+        ("AssocMaxSubmitJobLimit", "each run of an array is one"),
         ("AssocMaxWallDurationPerJobLimit", "limit of your account"),
     ],
 )
