@@ -135,6 +135,12 @@ def partitions_command() -> list[str]:
     return ["scontrol", "--oneliner", "show", "partition"]
 
 
+def qos_command() -> list[str]:
+    """Build the sacctmgr command that prints whom each QOS preempts, and what it grants a job that is preempted."""
+    fields = "format=Name,Preempt,PreemptMode,GraceTime"
+    return ["sacctmgr", "--noheader", "--parsable2", "--readonly", "show", "qos", fields]
+
+
 def sinfo_command() -> list[str]:
     """Build the sinfo command that is the cheapest question that only a running controller answers."""
     return ["sinfo", "--noheader", "--format=%P"]
