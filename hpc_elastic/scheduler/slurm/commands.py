@@ -14,6 +14,7 @@ from hpc_elastic.scheduler.environment import scrub_environment
 QUEUE_FIELDS = ("JobID", "JobArrayID", "State", "RestartCnt", "exit_code", "NodeList", "Reason")
 ACCOUNTING_FIELDS = ("JobIDRaw", "JobID", "State", "ExitCode", "NodeList", "Reason")
 OUTLOOK_FIELDS = ("State", "RestartCnt", "TimeLeft", "TimeUsed", "StartTime", "EndTime", "PreemptTime", "Reason")
+_IDENTITY = "--format=JobName,WorkDir"
 EXCLUDED_FIELD = "ExcNodes"
 SEPARATOR = "|"
 
@@ -103,6 +104,18 @@ def sacct_command(job_ids: Sequence[str]) -> list[str]:
         f"--jobs={','.join(job_ids)}",
         f"--format={fields}",
     ]
+
+
+def squeue_identity_command(job_id: str) -> list[str]:
+    """Build the squeue command that asks the controller for the name and the working directory of a job."""
+    fields = f"Name:{SEPARATOR},WorkDir:{SEPARATOR}"
+    return ["squeue", "--noheader", "--all", "--states=all", f"--jobs={job_id}", f"--Format={fields}"]
+
+
+def sacct_identity_command(job_id: str) -> list[str]:
+    """Build the sacct command that asks accounting for the name and the working directory of a job."""
+    asked = f"--jobs={job_id}"
+    return ["sacct", "--noheader", "--allocations", "--parsable", f"--delimiter={SEPARATOR}", asked, _IDENTITY]
 
 
 def scancel_command(job_id: str) -> list[str]:
