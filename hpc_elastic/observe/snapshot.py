@@ -207,7 +207,13 @@ def make_snapshot(facts: Facts, job: JobStatus | None, note: str | None = None) 
         note="; ".join(
             filter(
                 None,
-                (note or _ended_note(facts, job), _stop_note(facts, state), _full_note(facts), *facts.unreadable[:1]),
+                (
+                    note or _ended_note(facts, job),
+                    _stop_note(facts, state),
+                    facts.step_wait if state is RunState.RUNNING else None,
+                    _full_note(facts),
+                    *facts.unreadable[:1],
+                ),
             )
         )
         or None,
