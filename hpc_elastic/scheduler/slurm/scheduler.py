@@ -13,7 +13,7 @@ from hpc_elastic.rundir.layout import RunLayout
 from hpc_elastic.scheduler.protocol import JobState, JobStatus
 from hpc_elastic.scheduler.slurm import commands, output
 from hpc_elastic.scheduler.slurm.limits import parse_config
-from hpc_elastic.scheduler.slurm.runner import MissingProgramError, Runner, run_command
+from hpc_elastic.scheduler.slurm.runner import MissingProgramError, Runner, SilenceError, run_command
 from hpc_elastic.scheduler.slurm.words import is_set_up, slurm_words
 
 if TYPE_CHECKING:  # `status` does not need it, and may take only 50 ms in all
@@ -178,11 +178,17 @@ def slurm_answers(timeout_s: float = 10.0) -> bool:
     return True
 
 
-def cluster_name(timeout_s: float = 2.0) -> str | None:
-    """Return Slurm's name of the cluster (ClusterName); None if no Slurm answers in time."""
+def cluster_name(timeout_s: float = 10.0) -> str | None:
+    """Return Slurm's name of the cluster (ClusterName); None if Slurm does not tell it here.
+
+    Raises:
+        SchedulerError: Slurm does not answer in time.
+    """
     environ = commands.query_environment(os.environ)
     try:
         config = parse_config(run_command(commands.config_command(), environ=environ, timeout_s=timeout_s))
+    except SilenceError as error:
+        raise SchedulerError(error.message, tip=_TIP_OF_SILENCE) from error
     except SchedulerError:
         return None
     return config.get("ClusterName")

@@ -14,7 +14,7 @@ from hpc_elastic.scheduler.protocol import JobState
 from hpc_elastic.scheduler.questions import JobQuestions, end_job
 from hpc_elastic.scheduler.registry import make_scheduler
 from hpc_elastic.scheduler.slurm import from_node
-from hpc_elastic.scheduler.slurm.scheduler import SlurmScheduler, slurm_answers
+from hpc_elastic.scheduler.slurm.scheduler import SlurmScheduler, cluster_name, slurm_answers
 from tests.observe.builders import RunBuilder
 from tests.plans import make_run_plan
 from tests.slurm_sandbox.cluster import Cluster, wait_until
@@ -76,12 +76,14 @@ def test_a_run_is_cancelled_in_the_cluster_that_it_was_submitted_to(program: Pro
 
 @pytest.mark.long
 def test_does_not_hang_if_slurm_does(program: Program) -> None:
-    for name in ("sinfo", "squeue", "sbatch", "scancel"):
+    for name in ("sinfo", "squeue", "sbatch", "scancel", "scontrol"):
         program(name, "exec /bin/sleep 600")
     scheduler = SlurmScheduler(timeout_s=0.1, submit_timeout_s=0.1)
     with pytest.raises(SchedulerError, match=r"sinfo did not answer within 0\.1 s") as silent:
         slurm_answers(timeout_s=0.1)
     assert "--site local" in (silent.value.tip or "")
+    with pytest.raises(SchedulerError, match=r"scontrol did not answer within 0\.1 s"):  # another site would be found
+        cluster_name(timeout_s=0.1)
     with pytest.raises(SchedulerError, match="squeue did not answer"):
         from_node.is_over("1", timeout_s=0.1)
     with pytest.raises(SchedulerError, match=r"squeue did not answer within 0\.1 s"):
