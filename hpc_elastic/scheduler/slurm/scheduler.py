@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from hpc_elastic.errors import RunDirectoryError, SchedulerError
@@ -94,6 +95,14 @@ class SlurmScheduler:
         if forgotten := [job_id for job_id in asked if job_id not in found]:
             found |= self._ask_accounting(forgotten)
         return {job_id: found.get(job_id) or _gone(job_id) for job_id in job_ids}
+
+    def expected_start(self, job_id: str) -> datetime | None:
+        """Return when a waiting job is expected to start, by the controller's clock; None if there is no estimate.
+
+        Raises:
+            SchedulerError: Slurm does not answer, does not know the job, or what it says cannot be read.
+        """
+        return output.parse_outlook(self._ask(commands.outlook_command(job_id))).starts
 
     def cancel_pending(self, job_id: str) -> None:
         """Cancel the pending tasks of an array; running tasks go on.
