@@ -14,7 +14,8 @@ from hpc_elastic.scheduler.environment import scrub_environment
 QUEUE_FIELDS = ("JobID", "JobArrayID", "State", "RestartCnt", "exit_code", "NodeList", "Reason")
 ACCOUNTING_FIELDS = ("JobIDRaw", "JobID", "State", "ExitCode", "NodeList", "Reason")
 OUTLOOK_FIELDS = ("State", "RestartCnt", "TimeLeft", "TimeUsed", "StartTime", "EndTime", "PreemptTime", "Reason")
-_IDENTITY = "--format=JobName,WorkDir"
+QUEUE_IDENTITY_FIELDS = ("Name", "WorkDir")
+ACCOUNTING_IDENTITY_FIELDS = ("JobName", "WorkDir")
 EXCLUDED_FIELD = "ExcNodes"
 SEPARATOR = "|"
 
@@ -108,14 +109,21 @@ def sacct_command(job_ids: Sequence[str]) -> list[str]:
 
 def squeue_identity_command(job_id: str) -> list[str]:
     """Build the squeue command that asks the controller for the name and the working directory of a job."""
-    fields = f"Name:{SEPARATOR},WorkDir:{SEPARATOR}"
+    fields = ",".join(f"{field}:{SEPARATOR}" for field in QUEUE_IDENTITY_FIELDS)
     return ["squeue", "--noheader", "--all", "--states=all", f"--jobs={job_id}", f"--Format={fields}"]
 
 
 def sacct_identity_command(job_id: str) -> list[str]:
     """Build the sacct command that asks accounting for the name and the working directory of a job."""
-    asked = f"--jobs={job_id}"
-    return ["sacct", "--noheader", "--allocations", "--parsable", f"--delimiter={SEPARATOR}", asked, _IDENTITY]
+    return [
+        "sacct",
+        "--noheader",
+        "--allocations",
+        "--parsable2",
+        f"--delimiter={SEPARATOR}",
+        f"--jobs={job_id}",
+        f"--format={','.join(ACCOUNTING_IDENTITY_FIELDS)}",
+    ]
 
 
 def scancel_command(job_id: str) -> list[str]:

@@ -72,7 +72,7 @@ def describe_job(job_id: str, cluster: str = "", *, run: Runner = run_command) -
 
 
 def _parse(lines: Sequence[str]) -> tuple[str, str] | None:
-    """Return what the last line says, `name|directory|`, as far as it is known."""
-    rows = [parts for line in lines if len(parts := line.rstrip().rsplit(commands.SEPARATOR, 2)) == 3]
-    name, directory, _ = rows[-1] if rows else ("", "", "")
+    """Return what the last line says, `name|directory` with or without a `|` after it, as far as it is known."""
+    last = next((line.rstrip() for line in reversed(lines) if line.strip()), "")
+    name, _, directory = last.removesuffix(commands.SEPARATOR).rpartition(commands.SEPARATOR)
     return (name, directory) if name and os.path.isabs(directory) else None

@@ -35,10 +35,10 @@ class Telling:
     ("squeue", "sacct", "found"),
     [
         ("digits|/scratch/runs/digits-1|\n", None, ("digits", RUN)),
-        ("", "nightly|/home/ada|\n", ("nightly", "/home/ada")),
-        (None, "first|/home/ada|\nnightly|/home/ada|\n", ("nightly", "/home/ada")),  # ids begin again: the latest
-        ("silent", "a|b|/home/ada|\n", ("a|b", "/home/ada")),
-        (None, "allocation||\n", None),  # written before slurmdbd knew it
+        ("", "nightly|/home/ada\n", ("nightly", "/home/ada")),
+        (None, "first|/home/ada\nnightly|/home/ada\n", ("nightly", "/home/ada")),  # ids begin again: the latest
+        ("silent", "a|b|/home/ada\n", ("a|b", "/home/ada")),
+        (None, "allocation|\n", None),  # written before slurmdbd knew it
         (None, "silent", None),
         (None, None, None),
     ],
