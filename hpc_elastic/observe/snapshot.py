@@ -127,18 +127,20 @@ def elsewhere(facts: Facts) -> str | None:
 def is_same_scheduler(facts: Facts) -> bool:
     """Return whether this shell surely asks the scheduler that got the job.
 
-    Another cluster may share the file system, and does not know the job. It is surely the same on the machine that
-    submitted the run, or where the cluster is named, with the variables of the submission.
+    Another cluster may share the file system, and does not know the job, or knows another one by its id.
     """
-    from hpc_elastic.scheduler.slurm.commands import selection
+    from hpc_elastic.scheduler.slurm.identity import may_be_of_another_cluster
 
-    if facts.plan.get("scheduler") != "slurm":
-        return True
-    chosen = selection(os.environ)
-    if not facts.submission:  # it could not be recorded: then nothing says that it was elsewhere
-        return True
-    is_named = facts.submission.get("host") == os.uname().nodename or "SLURM_CLUSTERS" in chosen
-    return is_named and chosen == (facts.submission.get("selected_by") or {})
+    return facts.plan.get("scheduler") != "slurm" or not may_be_of_another_cluster(facts.submission)
+
+
+def is_anothers_job(facts: Facts) -> bool:
+    """Return whether the scheduler that is asked here knows another job by the id of the run's."""
+    from hpc_elastic.scheduler.slurm.identity import is_anothers_job
+
+    if facts.plan.get("scheduler") != "slurm" or facts.job_id is None:
+        return False
+    return is_anothers_job(facts.job_id, facts.submission, str(facts.submission.get("array") or facts.run_dir))
 
 
 def unknown_here(facts: Facts) -> str:
@@ -208,7 +210,13 @@ def make_snapshot(facts: Facts, job: JobStatus | None, note: str | None = None) 
         note="; ".join(
             filter(
                 None,
-                (note or _ended_note(facts, job), _stop_note(facts, state), _full_note(facts), *facts.unreadable[:1]),
+                (
+                    note or _ended_note(facts, job),
+                    _stop_note(facts, state),
+                    facts.step_wait if state is RunState.RUNNING else None,
+                    _full_note(facts),
+                    *facts.unreadable[:1],
+                ),
             )
         )
         or None,

@@ -363,3 +363,21 @@ def test_a_torn_event_about_an_attempt_ends_none(tmp_path: Path, line: str) -> N
     run = RunBuilder(tmp_path / "run").submit().allocate().open_attempt(1)
     store.append_line(run.layout.events("node1"), line)
     assert take_snapshot(run.layout, None).between is None
+
+
+@pytest.mark.parametrize(
+    ("line", "is_told"),
+    [
+        ("srun: Job 42 step creation temporarily disabled, retrying (Requested nodes are busy)", True),
+        ("srun: Job 42 step creation still disabled, retrying (Requested nodes are busy)", True),
+        ("srun: Step created for StepId=42.1", False),
+    ],
+)
+def test_a_run_whose_agents_wait_for_another_step_of_the_job_says_so(line: str, is_told: bool, tmp_path: Path) -> None:
+    """In `salloc`, beside a step that holds all CPUs, srun waits as long as that lasts."""
+    run = RunBuilder(tmp_path / "run").submit().start_script(f"hpc_elastic: run directory x\n{line}\n")
+    snapshot = take_snapshot(run.layout, TellingScheduler(JobState.RUNNING))
+    told = "srun waits to start the agents (Requested nodes are busy): another step of job 42 may hold its CPUs"
+    assert (told in (snapshot.note or "")) is is_told
+    run.allocate()
+    assert "srun waits" not in (take_snapshot(run.layout, TellingScheduler(JobState.RUNNING)).note or "")

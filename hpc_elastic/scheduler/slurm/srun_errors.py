@@ -16,6 +16,7 @@ _REFUSED = re.compile(r"srun: error: Task launch for \S+ failed on node (\S+): (
 _NOT_STARTED = re.compile(r"srun: error: task ([0-9]{1,7}) (launch failed: .*)")
 _ENDED = re.compile(r"srun: error: (\S+): tasks? [0-9,-]+: (.+)")
 _REBOOTED = re.compile(r"srun: error: Aborting, io error and missing step on node ([0-9]{1,7})")
+_WAITS = re.compile(r"srun: Job (\S+) step creation (?:temporarily|still) disabled, retrying \((.*)\)")
 # What slurmstepd writes to the script's output at a `scancel` (22.05, 24.11 and 26.05). Another cause stands after DUE
 # TO (TIME LIMIT, PREEMPTION, NODE FAILURE, JOB REQUEUE ...); the signal of 26.05 is none.
 _SCANCEL = re.compile(r".*\berror: \*\*\* JOB \S+ ON \S+ CANCELLED AT \S+(?: DUE to SIGNAL \w+)? \*\*\*")
@@ -27,6 +28,17 @@ def find_launch_error(lines: Sequence[str]) -> str:
     """Return the first error for which srun gave up in the latest start of the job; empty if there is none."""
     found = map(_GAVE_UP.fullmatch, _of_latest_start(lines))
     return next((match[1] for match in found if match), "")
+
+
+def describe_step_wait(last_line: str) -> str:
+    """Return for people why srun waits to start the agents, as the last line says; empty if it does not wait."""
+    if not (match := _WAITS.fullmatch(last_line)):
+        return ""
+    job_id, reason = match[1], printable_line(match[2])
+    return (
+        f"srun waits to start the agents ({reason}): another step of job {job_id} may hold its CPUs or memory; "
+        f"`squeue --steps --jobs={job_id}`"
+    )
 
 
 def find_unstarted(lines: Sequence[str], nodes: Sequence[str] = ()) -> dict[str, str]:
