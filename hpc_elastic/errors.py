@@ -94,12 +94,14 @@ class SchedulerError(HpcElasticError):
     """The scheduler refused, or does not answer. Exit code 4.
 
     `is_lasting`: the same question cannot be answered on this machine a moment later either. `is_silence`: no answer
-    came in time, so the scheduler may have done what it was asked for.
+    came in time, so the scheduler may have done what it was asked for. `is_full`: there are as many jobs in the queue
+    as one may have there, so that it may do later what it refuses.
     """
 
     exit_code = ExitCode.SCHEDULER
     is_lasting = False
     is_silence = False
+    is_full = False
 
 
 class RunDirectoryError(HpcElasticError):

@@ -155,12 +155,14 @@ def test_every_option_of_srun_has_a_row() -> None:
 def test_every_option_and_field_of_squeue_has_a_row() -> None:
     assert "exit_code" in commands.QUEUE_FIELDS
     fields = {*commands.QUEUE_FIELDS, *commands.OUTLOOK_FIELDS, commands.EXCLUDED_FIELD}
+    fields |= {*commands.QUEUE_IDENTITY_FIELDS}
     assert named("squeue") == options_of("squeue") | fields
 
 
 @pytest.mark.long
 def test_every_option_and_field_of_sacct_has_a_row() -> None:
-    assert named("sacct") == options_of("sacct") | {*commands.ACCOUNTING_FIELDS}
+    fields = {*commands.ACCOUNTING_FIELDS, *commands.ACCOUNTING_IDENTITY_FIELDS}
+    assert named("sacct") == options_of("sacct") | fields
 
 
 @pytest.mark.long

@@ -40,7 +40,7 @@ from hpc_elastic.job_ids import is_local
 from hpc_elastic.membership.succession import Records
 from hpc_elastic.plan.launch_plan import LaunchPlan, parse_plan
 from hpc_elastic.printable import printable_line
-from hpc_elastic.rundir.allocation_ends import describe_reason
+from hpc_elastic.rundir.allocation_ends import NOT_STARTED_AGAIN, describe_reason
 from hpc_elastic.rundir.complaint import last_lines, read_complaint
 from hpc_elastic.rundir.layout import RunLayout
 from hpc_elastic.rundir.records import (
@@ -275,7 +275,7 @@ def _start_again(journal: Journal, reason: str, pauses_s: Sequence[float], *, av
             return refusal
         journal.next_start.note(reason, avoid)
     if said := ask_for_another_start(journal, say=_say, pauses_s=pauses_s):
-        return f"Slurm does not start the job again: {said}"
+        return f"{NOT_STARTED_AGAIN}: {said}"
     print(f"hpc_elastic: {describe_reason(reason)}; the job is started again", flush=True)
     return ""
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 import shlex
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Any
 
 from hpc_elastic.api.identity import host_name
 from hpc_elastic.api.known_runs import find_original
@@ -111,6 +112,28 @@ def check_no_copy(path: str) -> None:
         )
 
 
+def check_whose_job(job_id: str, submission: Mapping[str, Any], scheduler: str, folder: str) -> None:
+    """Refuse to have a job ended that another cluster has by the id of the run's.
+
+    Args:
+        job_id: the job's, or that of an array or of one of its tasks.
+        submission: the record of the run, or of the array.
+        scheduler: the name of its scheduler.
+        folder: the directory of the script.
+
+    Raises:
+        StillRunningError: it is another job.
+    """
+    from hpc_elastic.scheduler.slurm.identity import is_anothers_job
+
+    if scheduler == "slurm" and is_anothers_job(job_id, submission, folder):
+        raise StillRunningError(
+            f"job {job_id} of the Slurm that is asked here is another one, and is left alone: the run's was submitted "
+            f"on {submission.get('host')}",
+            tip=f"call `hpc-elastic cancel` on {submission.get('host')}",
+        )
+
+
 def _has_agents(snapshot: Snapshot) -> bool:
     """Return whether there are agents to see the request: there are none while pending, or in the setup lines."""
     return snapshot.state.value == "RUNNING" and snapshot.allocations > 0
@@ -133,6 +156,7 @@ def _cancel_job(
             f"the run does not stop, and its processes are on {submission['host']}, not here",
             tip=f"call `hpc-elastic cancel` on {submission['host']}",
         )
+    check_whose_job(snapshot.job_id, submission, snapshot.scheduler, str(submission.get("array") or layout.root))
     scheduler.cancel(snapshot.job_id)
     run_watch.is_cancelled = True
     say(f"cancelled job {snapshot.job_id}")

@@ -13,6 +13,7 @@ from hpc_elastic.api.cancel import (
     StillRunningError,
     ask_if_possible,
     check_no_copy,
+    check_whose_job,
     grace_of,
     with_what_stays,
 )
@@ -22,6 +23,7 @@ from hpc_elastic.errors import SchedulerError
 from hpc_elastic.job_ids import split_task_id
 from hpc_elastic.observe.array import ArraySnapshot
 from hpc_elastic.observe.snapshot import Snapshot
+from hpc_elastic.rundir import store
 from hpc_elastic.rundir.layout import ArrayLayout, RunLayout
 from hpc_elastic.scheduler.registry import make_scheduler
 
@@ -72,8 +74,11 @@ def cancel_array(layout: ArrayLayout, *, by: str, say: Callable[[str], None]) ->
 def _cancel(
     array_watch: ArrayWatch, snapshot: ArraySnapshot, is_asked: bool, say: Callable[[str], None]
 ) -> ArraySnapshot:
-    scheduler = make_scheduler(snapshot.scheduler)
+    scheduler = make_scheduler(snapshot.scheduler, run_dir=snapshot.tasks[0].run_dir)
     left = _not_over(snapshot)
+    # `selected_by` is in the records of its tasks alone.
+    record = store.read_json(RunLayout(snapshot.tasks[0].run_dir).submission) or array_watch.facts.record
+    check_whose_job(str(snapshot.job_id), record, snapshot.scheduler, snapshot.run_dir)
     scheduler.cancel_pending(snapshot.job_id)
     if is_asked and (running := [task for task in left if task.allocations]):
         grace_s = grace_of(RunLayout(running[0].run_dir))

@@ -265,11 +265,14 @@ def choose_site_name(say: Callable[[str], None] = _say, *, job_dir: str = "") ->
     """Return the site if none is named, a name or the path of a site file; one line says which, and why.
 
     $HPC_ELASTIC_SITE; else the first site file that has this machine's name, or the name of its Slurm cluster; else
-    generic-slurm where Slurm answers, and local where it does not.
+    generic-slurm where Slurm answers, and local on a machine without Slurm.
 
     Args:
         say: is called with the line.
         job_dir: the folder of the job file.
+
+    Raises:
+        SchedulerError: there is a Slurm, and it does not answer: a login node is no place for a run.
     """
     from hpc_elastic.scheduler.slurm.scheduler import cluster_name, slurm_answers
 

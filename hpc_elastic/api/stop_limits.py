@@ -22,14 +22,21 @@ def check_stop_limits(plan: LaunchPlan, *, warn: Callable[[str], None], timeout_
     """
     if plan.scheduler != "slurm":
         return None
-    named = plan.sbatch.get("partition") or plan.sbatch.get("p") or options_of_shell(os.environ).get("partition")
     try:
-        limits = find_stop_limits(named, timeout_s=timeout_s)
+        limits = find_stop_limits(*partition_and_qos(plan), timeout_s=timeout_s)
     except SchedulerError:  # a job file is also checked where no Slurm is
         return None
     for line in short_limits(plan, limits):
         warn(line)
     return limits
+
+
+def partition_and_qos(plan: LaunchPlan) -> tuple[str | None, str | None]:
+    """Return the partition and the QOS that a job, or else the submitting shell, names; None for Slurm's default."""
+    shell = options_of_shell(os.environ)
+    names = (("partition", "p"), ("qos", "q"))
+    partition, qos = (plan.sbatch.get(long) or plan.sbatch.get(short) or shell.get(long) for long, short in names)
+    return partition, qos
 
 
 def describe_over_time(limits: StopLimits | None) -> str:
@@ -52,8 +59,9 @@ def short_limits(plan: LaunchPlan, limits: StopLimits) -> list[str]:
             "`hpc-elastic cancel` and the time limit keep to signals.grace"
         )
     if limits.preemption_s is not None and limits.preemption_s + kill_wait_s < grace_s:
+        where = f"QOS {limits.qos}" if limits.qos else f"partition {limits.partition}"
         lines.append(
-            f"signals.grace is {grace_s:g} s, but a job that is preempted in partition {limits.partition} is killed "
+            f"signals.grace is {grace_s:g} s, but a job that is preempted in {where} is killed "
             f"after {limits.preemption_s + kill_wait_s} s (its GraceTime of {limits.preemption_s} s, and KillWait)"
         )
     return lines

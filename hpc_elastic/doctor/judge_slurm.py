@@ -67,7 +67,7 @@ def _kill_wait(limits: StopLimits | None, plan: LaunchPlan, short: Sequence[str]
         return _line("kill wait", Severity.SKIP, "Slurm does not say its KillWait")
     found = f"KillWait {limits.kill_wait_s} s"
     if limits.preemption_s is not None:
-        found += f", GraceTime of {limits.partition or 'the partition'} {limits.preemption_s} s"
+        found += f", GraceTime of {limits.qos or limits.partition or 'the partition'} {limits.preemption_s} s"
     if not short:
         return _line("kill wait", Severity.OK, f"{found}, signals.grace {plan.signals.grace_s:g} s")
     return _line(

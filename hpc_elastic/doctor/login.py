@@ -8,7 +8,7 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from hpc_elastic.api.stop_limits import short_limits
+from hpc_elastic.api.stop_limits import partition_and_qos, short_limits
 from hpc_elastic.codec import DecodeError, from_json
 from hpc_elastic.doctor.judge_slurm import judge_settings
 from hpc_elastic.doctor.probes import folder
@@ -17,7 +17,6 @@ from hpc_elastic.doctor.probes.bounded import LateError, answer_within, run_prog
 from hpc_elastic.doctor.results import CheckResult, Severity
 from hpc_elastic.errors import SchedulerError
 from hpc_elastic.plan.launch_plan import LaunchPlan
-from hpc_elastic.scheduler.environment import options_of_shell
 from hpc_elastic.scheduler.slurm import commands
 from hpc_elastic.scheduler.slurm.limits import find_stop_limits, parse_config, parse_partitions
 from hpc_elastic.scheduler.slurm.output import CommandOutput
@@ -49,10 +48,9 @@ def examine_slurm(plan: LaunchPlan, run: Runner = run_command) -> SlurmSeen:
             answers[key] = run(command, environ=environ, timeout_s=timeout_s, cwd=cwd)
         return answers[key]
 
-    named = plan.sbatch.get("partition") or plan.sbatch.get("p") or options_of_shell(os.environ).get("partition")
     environ = commands.query_environment(os.environ)
     try:
-        limits = find_stop_limits(named, timeout_s=SLURM_ANSWERS_S, run=ask_once)
+        limits = find_stop_limits(*partition_and_qos(plan), timeout_s=SLURM_ANSWERS_S, run=ask_once)
         config = parse_config(ask_once(commands.config_command(), environ=environ, timeout_s=SLURM_ANSWERS_S))
         partitions = parse_partitions(
             ask_once(commands.partitions_command(), environ=environ, timeout_s=SLURM_ANSWERS_S)

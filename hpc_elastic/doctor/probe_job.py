@@ -23,6 +23,7 @@ from hpc_elastic.doctor.probes.bounded import LateError, answer_within
 from hpc_elastic.doctor.results import CheckResult, Severity, name_nodes
 from hpc_elastic.errors import HpcElasticError, RunDirectoryError, SchedulerError, TemplateError
 from hpc_elastic.hostlist import HostlistError, expand_hostlist
+from hpc_elastic.observe.waiting import Wait
 from hpc_elastic.plan.launch_plan import LaunchPlan
 from hpc_elastic.render.script import render_template
 from hpc_elastic.render.template import Templates
@@ -35,6 +36,7 @@ MODULE = "hpc_elastic.doctor.node.main"
 # Answers go to standard output of srun, and so of the job; nodes start in a folder that cannot hang. Of two equal
 # options srun takes the last.
 _SRUN = ("--chdir=/", "--output=all")
+ENDLESS_S = 5.0  # a reason for which a job waits for ever is one that stays
 FIRST_LINE_S = 60.0  # the script says at once where it runs
 FIRST_ANSWER_S = 300.0  # setup lines may load modules from a slow file system
 ALL_ANSWERS_S = 130.0  # more than a node takes at most
@@ -168,6 +170,11 @@ def why_to_stop(
         pending_s: for how long the job may wait to start.
     """
     if times.started is None:
+        wait = Wait(status.job_id, status.reason or "")
+        if wait.endless and now >= times.began + min(ENDLESS_S, pending_s):
+            look = "".join(f"look with `{command}`; " for command in wait.commands())
+            advice = f"{look}name another account, QOS or partition: --set sbatch.qos=NAME"
+            return GivenUp(f"it does not start by itself: {wait.why}", advice, "defaults.sbatch")
         if now < times.began + pending_s:
             return None
         why = f" ({status.reason})" if status.reason else ""

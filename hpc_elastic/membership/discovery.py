@@ -46,6 +46,7 @@ from hpc_elastic.membership.timing import (
     TURNS_AHEAD,
     TURNS_TO_ASK,
 )
+from hpc_elastic.rundir.allocation_ends import describe_reason
 from hpc_elastic.rundir.records import Endpoint, RunResultRecord, World
 
 NEVER = float("inf")
@@ -216,6 +217,9 @@ class HeadDiscovery:
             return [*self._step_down("the run is over"), *self._leave_at(records.result)]
         if records.started_again is not None:
             cause = f"the job has started again: allocation {records.started_again}"
+            return [*self._step_down(cause), *self._leave(cause, int(ExitCode.REQUEUE))]
+        if records.left_for:
+            cause = describe_left(records.left_for)
             return [*self._step_down(cause), *self._leave(cause, int(ExitCode.REQUEUE))]
         if before is not None and (before.first, before.claim) == (records.first, records.claim):
             return self.tick(now)
@@ -451,6 +455,11 @@ class HeadDiscovery:
 
     def _loss(self) -> str:
         return f"{self._lost.node or 'the head'} was lost: {self._lost.why}"
+
+
+def describe_left(reason: str) -> str:
+    """Return why an agent leaves whose head has left for this reason before the first attempt."""
+    return f"the head has left: {describe_reason(reason)}; the job is started again"
 
 
 def _attempt_of(world: World, node: str) -> int:

@@ -24,10 +24,15 @@ NEVER = float("inf")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Diagnosis:
-    """The reason why a node is missing, as far as is known; `gave_up`: its agent has ended and will not join."""
+    """The reason why a node is missing, as far as is known.
+
+    `gave_up`: its agent has ended and will not join. `ended`: that is the scheduler's word and not the agent's own, as
+    where the agent could not be started.
+    """
 
     missing: MissingNode
     gave_up: bool = False
+    ended: bool = False
 
 
 class Gathering:
@@ -62,6 +67,7 @@ class Gathering:
         self._join_timeout_s = settings.join_timeout_s
         self._known: dict[str, MissingNode] = {}
         self._gone: set[str] = set()
+        self._ended: set[str] = set()  # of `_gone`: as the scheduler says
         self._has_waited = False
         self.has_world = succession is not None  # nodes have had their places
         self._is_waiting_for_returns = False
@@ -171,6 +177,10 @@ class Gathering:
         """Return the nodes that can still join."""
         return self._roster.missing()
 
+    def without_agent(self) -> tuple[str, ...]:
+        """Return the nodes whose agents have ended, or could not be started, before they joined."""
+        return tuple(node for node in self._roster.expected if node in self._ended and self._roster.get(node) is None)
+
     def refusal(self, join: Join) -> Refused | None:
         """Return what to answer an agent that cannot join, None if it can.
 
@@ -203,7 +213,12 @@ class Gathering:
                 lines.append(str(missing))
             if diagnosis.gave_up:
                 self._leave_out(missing)
-                lines.append(f"{missing.node} has given up; the others do not wait for it")
+                what = f"{missing.node} has given up"
+                if diagnosis.ended:
+                    self._ended.add(missing.node)
+                    self._left_behind.add(missing.node)  # it is logged here
+                    what = str(missing)
+                lines.append(f"{what}; the others do not wait for it")
         return [Log(text=line, level="warning") for line in lines]
 
     def dismissed(self, join: Join) -> None:

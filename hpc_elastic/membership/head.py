@@ -139,10 +139,25 @@ class Head:
         return charged_in(self._judge.charged)
 
     @property
+    def is_fault_of_nodes(self) -> bool:
+        """Return whether nodes of which the run has too few are missing by a fault of their own.
+
+        They are unhealthy, cannot take part, or could start no agent. Where they are more than the others, what they
+        lack is most likely nowhere.
+        """
+        at_fault = self._nodes_at_fault()
+        return 0 < len(at_fault) <= len(self._roster.names()) - len(at_fault.intersection(self._roster.names()))
+
+    def _nodes_at_fault(self) -> set[str]:
+        return {*self._roster.unhealthy, *self._unfit.found, *self.gathering.without_agent()}
+
+    @property
     def nodes_to_avoid(self) -> tuple[str, ...]:
         """Return the nodes that another start of the job had better not get, those that are blamed last."""
         blamed = blamed_nodes(self._judge.history.set_aside, self._settings.allocation)
-        found = (*self._roster.unhealthy, *self._members.losses.nodes, *self._judge.aside.nodes, *blamed)
+        at_fault = self._nodes_at_fault()
+        ordered = (node for node in self._roster.expected if node in at_fault)
+        found = (*ordered, *self._members.losses.nodes, *self._judge.aside.nodes, *blamed)
         return tuple(reversed(dict.fromkeys(reversed(found))))[-MOST_CARRIED_ON:]
 
     def next_tick(self) -> float:

@@ -46,6 +46,7 @@ class Records:
     `world` that attempt's roster, None also where it is not needed yet; `is_finished`: by the node records, every
     worker of `world` exited 0.
     `started_again`: the number of the latest allocation, if it is of another start of the job than this agent's.
+    `left_for`: the reason for which a head has left this allocation before its first attempt, and the job starts again.
     """
 
     result: RunResultRecord | None
@@ -54,6 +55,7 @@ class Records:
     world: World | None
     is_finished: bool = False
     started_again: int | None = None
+    left_for: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

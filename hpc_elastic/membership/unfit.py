@@ -22,6 +22,7 @@ class UnfitNodes:
     def __init__(self, roster: Roster) -> None:
         self._roster = roster
         self._problems: dict[str, str] = {}
+        self.found: tuple[str, ...] = ()  # when they had settled
         self._until = NEVER
 
     @property
@@ -44,7 +45,7 @@ class UnfitNodes:
         """Return what was seen when every node has joined, or the others have had their time; None before."""
         if not self._problems or (now < self._until and not self._roster.is_complete):
             return None
-        nodes = tuple(node for node in self._roster.expected if node in self._problems)
+        self.found = nodes = tuple(node for node in self._roster.expected if node in self._problems)
         by_problem: dict[str, list[str]] = {}
         for node in nodes:
             by_problem.setdefault(self._problems[node], []).append(node)

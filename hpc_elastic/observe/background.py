@@ -29,6 +29,11 @@ class BackgroundQuery:
         self._patience_s = patience_s
         self._question: _Question | None = None
 
+    @property
+    def cluster(self) -> str:
+        """The name of the cluster that the scheduler asks; empty for this machine's own."""
+        return str(getattr(self._scheduler, "cluster", ""))
+
     def query(self, job_ids: Sequence[str]) -> Mapping[str, JobStatus]:
         """Return the status of these jobs.
 

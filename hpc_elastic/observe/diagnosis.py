@@ -79,6 +79,8 @@ def missing_result(
         return _cancelled(facts, never_started)
     if is_scancelled and (job.exit_code or "").endswith(_KILLED):
         return _cancelled(facts, never_started, is_by_script=True)
+    if never_started and facts.is_stop_requested and facts.submission.get("foreground"):
+        return _stopped_in_foreground()
     if never_started and facts.script_output is not None and state in ("FAILED", "COMPLETED", "GONE"):
         return _no_agent_started(job, script_word, launch_error)
     if complaint:
@@ -99,6 +101,17 @@ def _cancelled(facts: Facts, never_started: bool, *, is_by_script: bool = False)
         exit_code=ExitCode.STOPPED,
         cause=f"{JOB_CANCELLED} {before}",
         is_certain=never_started or facts.has_ended,
+    )
+
+
+def _stopped_in_foreground() -> MissingResult:
+    """Return the result of a run in an allocation that is not ours to cancel, whose script alone was stopped."""
+    return MissingResult(
+        state=RunState.CANCELLED,
+        reason="stop_requested",
+        exit_code=ExitCode.STOPPED,
+        cause="the run was stopped before any agent started",
+        is_certain=True,
     )
 
 

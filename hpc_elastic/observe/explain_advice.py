@@ -18,6 +18,7 @@ from hpc_elastic.observe.explain_facts import (
     root_cause_of_attempt,
     text_of,
 )
+from hpc_elastic.rundir.allocation_ends import NOT_STARTED_AGAIN
 from hpc_elastic.rundir.full_disk import tells_of_no_space
 
 # By the result's reason, beside what the class of a failure advises.
@@ -128,6 +129,9 @@ def advice_of(facts: ExplainFacts, failure_class: str | None) -> Iterable[str]:
     """Yield what to do, a sentence without capital and full stop each: about the failure, then about the run's end."""
     is_end = facts.snapshot.is_over and attempt_after(facts.snapshot, facts.attempt) is None
     is_for_want_of_space = is_end and _has_no_space(facts)
+    if is_end and not is_for_want_of_space and f"{NOT_STARTED_AGAIN}: " in (facts.snapshot.cause or ""):
+        yield "mend what Slurm refuses, and submit the job file again: the script goes on from its last checkpoint"
+        return
     is_agents = is_for_want_of_space and failure_class == FailureClass.AGENT_LOST.value
     about = "" if is_agents else _about_failure(facts, failure_class)
     if about:

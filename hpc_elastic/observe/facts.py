@@ -86,6 +86,7 @@ class Facts:
     has_ended: bool = False  # whether a head has recorded that the latest allocation ends, after which the run goes on
     between: str | None = None  # why the latest attempt has ended, if it has and the next one is not open yet
     notice: str | None = None  # that the workers of the same start will be stopped soon: when it was given, and why
+    step_wait: str = ""  # why no agent has been started yet, if the batch script's last line says that srun waits
     unreadable: tuple[str, ...] = ()  # a line about each file that cannot be read
     is_disk_full: bool = False  # whether nothing more can be written; only asked for as long as there is no result
 
@@ -134,6 +135,8 @@ class FactReader:
         own = [attempt for attempt in attempts if attempt.allocation in start]
         end = end_of_allocation(requests, allocations[-1]) if allocations else None
         beside = self._beside(start, own, tuple(allocation.get("nodes") or ()))
+        script_output = _existing(layout.script_output(job_id)) if job_id else None
+        has_agents = result is not None or (allocations and end is None)
         return Facts(
             run_dir=layout.root,
             submission=submission,
@@ -143,12 +146,13 @@ class FactReader:
             attempts=attempts,
             result=result,
             is_stop_requested=any(_is_stop(line) for line in requests),
-            script_output=_existing(layout.script_output(job_id)) if job_id else None,
+            script_output=script_output,
             head=own[-1].head if own else str(allocation.get("node", "")),
             beside=beside,
             has_ended=end is not None,
             between=None if result is not None else self._between(start, attempts, requests),
             notice=self._notice(start),
+            step_wait=_step_wait(script_output) if script_output and not has_agents else "",
             unreadable=tuple(self._unreadable),
             chained=chained,
             is_disk_full=result is None and is_full(layout.root),
@@ -302,6 +306,12 @@ def latest_change(layout: RunLayout) -> float:
 def last_line(path: str) -> str:
     """Return the last line of a file that is not blank; empty if there is none."""
     return next((line.strip() for line in reversed(last_lines(path)) if line.strip()), "")
+
+
+def _step_wait(script_output: str) -> str:
+    from hpc_elastic.scheduler.slurm.srun_errors import describe_step_wait
+
+    return describe_step_wait(last_line(script_output))
 
 
 def agent_complaint(facts: Facts) -> str:

@@ -1,4 +1,4 @@
-"""Takes snapshots of many runs together, with one question to each scheduler that another program has to answer.
+"""Takes snapshots of many runs together, with one question to each cluster for all of its jobs.
 
 Theory of operation: a round reads every run directory first and asks afterwards, as a look at one run does: an answer
 from before a start, beside the start's claim, would look like a requeue. The first run that is due asks for all
@@ -75,8 +75,8 @@ class ManyWatch:
     ) -> None:
         self._make_scheduler = make_scheduler
         self._warn = warn
-        self._questions: dict[str, SharedQuestion] = {}
-        self._schedulers = [name for _, name in runs]
+        self._questions: dict[str, SharedQuestion] = {}  # by cluster
+        self._shared: dict[str, SharedQuestion] = {}  # by run directory
         self._watches = [self._watch(layout, name, settle_s) for layout, name in runs]
         self._over: dict[int, Snapshot] = {}
 
@@ -112,7 +112,8 @@ class ManyWatch:
             self._warn(f"{layout.root}: {error.message}")
             return None
         if name == "slurm":
-            scheduler = self._questions.setdefault(name, SharedQuestion(scheduler))
+            question = self._questions.setdefault(getattr(scheduler, "cluster", ""), SharedQuestion(scheduler))
+            self._shared[layout.root] = scheduler = question
         return RunWatch(layout, scheduler, settle_s=settle_s)
 
     def _read(self, number: int) -> Facts | None:
@@ -124,7 +125,7 @@ class ManyWatch:
         except HpcElasticError as error:
             self._warn(error.message)
             return None
-        question = self._questions.get(self._schedulers[number])
+        question = self._shared.get(watch.layout.root)
         if question and facts.result is None and facts.job_id is not None and not elsewhere(facts):
             question.announce(facts.job_id)
         return facts

@@ -125,6 +125,15 @@ def describe_nodes(nodes: Sequence[str]) -> str:
     return f"{count(len(nodes), 'node')} ({names}{', ...' if len(nodes) > _NODES_SHOWN else ''})"
 
 
+def waiting_rows(waiting: Sequence[str], awaited: Sequence[str]) -> list[tuple[str, str]]:
+    """Return the label and the text of the nodes that are here and not at work, and of those that they wait for.
+
+    Spares are the first only where nobody is waited for: before an attempt they are all that have joined.
+    """
+    rows = (("joined" if awaited else "spares", waiting), ("waiting for", awaited))
+    return [(label, describe_nodes(nodes)) for label, nodes in rows if nodes]
+
+
 def describe_set_aside(set_aside: Mapping[str, str]) -> str:
     """Return `node3 (drained by ada@login1)`; of many nodes only the first are named."""
     shown = [f"{node} ({why})" if why else node for node, why in list(set_aside.items())[:_NODES_SHOWN]]

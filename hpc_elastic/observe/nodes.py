@@ -54,13 +54,15 @@ class NodesBeside:
     """The nodes that are not at work: those that could be, those that are lost, and those that are here and left out.
 
     `set_aside` has the reason of each of the last, in the order of the step: it is drained, blamed, or unhealthy.
-    `lost_aside` has that of each lost node that gets no workers when it is back either.
+    `lost_aside` has that of each lost node that gets no workers when it is back either. `awaited` are those that
+    have not joined, until the first attempt.
     """
 
     spares: tuple[str, ...] = ()
     lost: tuple[str, ...] = ()
     set_aside: Mapping[str, str] = field(default_factory=dict)
     lost_aside: Mapping[str, str] = field(default_factory=dict)
+    awaited: tuple[str, ...] = ()
 
 
 class NoticeNote(NamedTuple):
@@ -152,6 +154,7 @@ def find_nodes_beside(worlds: Sequence[AttemptNodes], notes: Iterable[NodeNote],
         lost=tuple(node for node in order if node in lost),
         set_aside={node: left_out[node] for node in order if node in waiting and node in left_out},
         lost_aside={node: aside[node] for node in order if node in lost and node in aside},
+        awaited=tuple(node for node in order if node not in joined) if joined and world is None else (),
     )
 
 

@@ -20,6 +20,7 @@ from hpc_elastic.observe.narrate import (
     describe_useful_time,
     of_limit,
     unix_time,
+    waiting_rows,
     where_to_look,
 )
 from hpc_elastic.observe.slow_ranks import describe_pace, describe_slow
@@ -69,7 +70,7 @@ def status_rows(
         ("world", f"{workers}{describe_nodes(snapshot.nodes)}" if snapshot.nodes else ""),
         ("step", describe_pace(pace)),
         ("slowest", describe_slow(pace)),
-        ("spares", describe_nodes(snapshot.spares) if snapshot.spares and not snapshot.is_over else ""),
+        *(() if snapshot.is_over else waiting_rows(snapshot.spares, snapshot.awaited_nodes)),
         ("set aside", describe_set_aside(snapshot.set_aside) if not snapshot.is_over else ""),
         ("changed", snapshot.changed_line),
         ("lost", describe_nodes(snapshot.lost_nodes) if snapshot.lost_nodes else ""),

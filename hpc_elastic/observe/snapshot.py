@@ -26,7 +26,8 @@ class Snapshot:
     `exit_code`, `reason`, `cause`, `ended` and `failures` are the result's, and None or empty before it is
     there. `job_state` and `job_reason` are the scheduler's own words, None where it was not asked.
     `nodes` and `workers` are of the latest attempt; `spares` are the nodes of the job that are here and not
-    in it, `lost_nodes` those that are here no more. `array` is the folder of the array that the run is a
+    in it, `lost_nodes` those that are here no more, `awaited_nodes` those that have not come and are waited for
+    before the first attempt of this start. `array` is the folder of the array that the run is a
     task of, `array_task` its number there, `parameters` what the array varies, as this run has it. `note`
     is something else that a person should know. `root_cause` is the result's record of why the last attempt
     failed. `notice` says that the workers of a run that goes on will be stopped soon: when that was given, and why.
@@ -60,6 +61,7 @@ class Snapshot:
     nodes: tuple[str, ...]
     spares: tuple[str, ...]
     lost_nodes: tuple[str, ...]
+    awaited_nodes: tuple[str, ...]
     workers: int | None
     attempt_history: tuple[AttemptFacts, ...]
     failures: Mapping[str, Any]
@@ -125,18 +127,20 @@ def elsewhere(facts: Facts) -> str | None:
 def is_same_scheduler(facts: Facts) -> bool:
     """Return whether this shell surely asks the scheduler that got the job.
 
-    Another cluster may share the file system, and does not know the job. It is surely the same on the machine that
-    submitted the run, or where the cluster is named, with the variables of the submission.
+    Another cluster may share the file system, and does not know the job, or knows another one by its id.
     """
-    from hpc_elastic.scheduler.slurm.commands import selection
+    from hpc_elastic.scheduler.slurm.identity import may_be_of_another_cluster
 
-    if facts.plan.get("scheduler") != "slurm":
-        return True
-    chosen = selection(os.environ)
-    if not facts.submission:  # it could not be recorded: then nothing says that it was elsewhere
-        return True
-    is_named = facts.submission.get("host") == os.uname().nodename or "SLURM_CLUSTERS" in chosen
-    return is_named and chosen == (facts.submission.get("selected_by") or {})
+    return facts.plan.get("scheduler") != "slurm" or not may_be_of_another_cluster(facts.submission)
+
+
+def is_anothers_job(facts: Facts) -> bool:
+    """Return whether the scheduler that is asked here knows another job by the id of the run's."""
+    from hpc_elastic.scheduler.slurm.identity import is_anothers_job
+
+    if facts.plan.get("scheduler") != "slurm" or facts.job_id is None:
+        return False
+    return is_anothers_job(facts.job_id, facts.submission, str(facts.submission.get("array") or facts.run_dir))
 
 
 def unknown_here(facts: Facts) -> str:
@@ -196,6 +200,7 @@ def make_snapshot(facts: Facts, job: JobStatus | None, note: str | None = None) 
         nodes=latest.nodes if latest else tuple(result.get("nodes") or ()),
         spares=facts.beside.spares,
         lost_nodes=facts.beside.lost,
+        awaited_nodes=() if state.is_final else facts.beside.awaited,
         workers=latest.workers if latest else None,
         attempt_history=facts.attempts,
         failures=result.get("failures") or {},
@@ -205,7 +210,13 @@ def make_snapshot(facts: Facts, job: JobStatus | None, note: str | None = None) 
         note="; ".join(
             filter(
                 None,
-                (note or _ended_note(facts, job), _stop_note(facts, state), _full_note(facts), *facts.unreadable[:1]),
+                (
+                    note or _ended_note(facts, job),
+                    _stop_note(facts, state),
+                    facts.step_wait if state is RunState.RUNNING else None,
+                    _full_note(facts),
+                    *facts.unreadable[:1],
+                ),
             )
         )
         or None,

@@ -11,9 +11,18 @@ from dataclasses import dataclass
 from shlex import quote
 
 WAITING = ("PENDING", "REQUEUED")  # the states in which the job is in the queue
-_HELD = "JobHeldUser|requeued in held state|[Ll]aunch failed requeued held|JobHoldMaxRequeue"
+_LAUNCH_FAILED = "[Ll]aunch failed requeued held"
+_HELD = "JobHeldUser|requeued in held state|JobHoldMaxRequeue"
+_PER_JOB = r"Max\w*Per(?:Job|Node)|QOSMin|QOSTimeLimit|AssociationTimeLimit"  # what other jobs do is no matter
+_NOT_VALID = "InvalidAccount|InvalidQOS|AccountNotAllowed|QOSNotAllowed"
 # What is found first counts: a pattern of the reason, what it means, what to do, and a command for it.
 _REASONS = (
+    (
+        _LAUNCH_FAILED,
+        "Slurm could not start it on its nodes, and holds it",
+        "see which nodes are out, mostly for a prolog that failed (`sinfo --list-reasons`), and release the job",
+        "scontrol release {job}",
+    ),
     (_HELD, "the job is held", "release the job: as long as it is held it does not start", "scontrol release {job}"),
     (
         "JobHeldAdmin",
@@ -53,25 +62,39 @@ _REASONS = (
         "sinfo --list-reasons",
     ),
     ("Reservation", "its reservation has not begun, or is full or gone", "", "scontrol show reservation"),
-    ("[Ll]icenses?", "its licenses are in use", "", "scontrol show licenses"),
     (
-        "InvalidAccount|InvalidQOS|AccountNotAllowed|QOSNotAllowed",
+        _NOT_VALID,
         "its account or QOS is not valid here",
         "cancel the run, and submit it with an account and a QOS that you may use",
         "sacctmgr show assoc where user=$USER",
     ),
     ("BadConstraints", "no node has what it asks for", "lower what the job file asks for: no node has all of it", ""),
     (
+        _PER_JOB,
+        "it asks for more, or less, than one job of its account or QOS may have",
+        "cancel the run, and submit it with what the limit allows, or another account or QOS: as it is it never starts",
+        "sacctmgr show assoc where user=$USER; sacctmgr show qos",
+    ),
+    (
+        r"Grp(?!\w*Run)\w*Minutes|GrpWallLimit|UsageThreshold",
+        "its account or QOS has used up its share of time",
+        "ask for more time, or name another account or QOS; it starts later only where Slurm forgets what was used",
+        "sshare",
+    ),
+    (
         "QOS|Assoc",
         "its account or QOS is at a limit",
         "wait until other jobs of the account or QOS have ended; one that asks for more than the limit never starts",
         "squeue --me",
     ),
+    ("[Ll]icenses?", "its licenses are in use", "", "scontrol show licenses"),
     ("Resources|Priority", "", "", "squeue --start --job {job}"),
 )
 
 
-_FOR_EVER = re.compile(f"{_HELD}|JobHeldAdmin|DependencyNeverSatisfied|InvalidAccount|InvalidQOS|BadConstraints")
+_FOR_EVER = re.compile(
+    f"{_HELD}|{_LAUNCH_FAILED}|{_PER_JOB}|{_NOT_VALID}|JobHeldAdmin|DependencyNeverSatisfied|BadConstraints"
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,14 @@ from typing import TYPE_CHECKING, Any
 from hpc_elastic.errors import FileSystemError
 from hpc_elastic.observe import diagnosis
 from hpc_elastic.observe.facts import FactReader, Facts, agent_complaint, last_line, latest_change
-from hpc_elastic.observe.snapshot import Snapshot, ask_scheduler, is_same_scheduler, make_snapshot, unknown_here
+from hpc_elastic.observe.snapshot import (
+    Snapshot,
+    ask_scheduler,
+    is_anothers_job,
+    is_same_scheduler,
+    make_snapshot,
+    unknown_here,
+)
 from hpc_elastic.rundir.full_disk import refuses_to_write, tells_of_no_space
 from hpc_elastic.rundir.layout import RunLayout
 
@@ -170,10 +177,15 @@ class RunWatch:
                 self.job = replace(self.job, state=JobState.CANCELLED)
 
     def _doubt(self, facts: Facts) -> None:
-        """Drop the word that the job is gone if it may be of another cluster's Slurm: the job may run, or wait."""
-        if self.job is None or self.job.state.value != "GONE":
-            self._was_known |= self.job is not None
-        elif not (self._was_known or facts.is_stop_requested or is_same_scheduler(facts)):
+        """Drop the word that the job is over if it may be another cluster's Slurm that says so: it may run, or wait."""
+        if self.job is None:
+            return
+        if self.job.state.value == "GONE":
+            is_doubted = not (self._was_known or facts.is_stop_requested or is_same_scheduler(facts))
+        else:
+            is_doubted = self.job.state.is_terminal and is_anothers_job(facts)
+            self._was_known |= not is_doubted
+        if is_doubted:
             self.job, self._note = None, unknown_here(facts)
 
     def _settle(self, facts: Facts) -> bool:

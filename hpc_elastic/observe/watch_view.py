@@ -10,7 +10,14 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from hpc_elastic.failures.pace import Pace
-from hpc_elastic.observe.narrate import count, describe_nodes, describe_set_aside, describe_state, of_limit
+from hpc_elastic.observe.narrate import (
+    count,
+    describe_nodes,
+    describe_set_aside,
+    describe_state,
+    of_limit,
+    waiting_rows,
+)
 from hpc_elastic.observe.slow_ranks import describe_pace, describe_slow
 from hpc_elastic.observe.snapshot import Snapshot
 from hpc_elastic.observe.text import NARROW, state_style
@@ -47,7 +54,7 @@ def watch_rows(snapshot: Snapshot, pace: Pace) -> list[tuple[str, str]]:
         ("state", describe_state(snapshot)),
         ("attempt", attempts if snapshot.attempts else "none yet"),
         ("world", f"{workers}{describe_nodes(snapshot.nodes)}" if snapshot.nodes else ""),
-        ("spares", describe_nodes(snapshot.spares) if snapshot.spares else ""),
+        *waiting_rows(snapshot.spares, snapshot.awaited_nodes),
         ("set aside", describe_set_aside(snapshot.set_aside)),
         ("lost", describe_nodes(snapshot.lost_nodes) if snapshot.lost_nodes else ""),
         ("step", describe_pace(pace)),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 REQUEUED = "requeued"
 ASKED_AGAIN = "requeue_requested"  # a person's request
+NOT_STARTED_AGAIN = "Slurm does not start the job again"  # in the cause of a run, with Slurm's refusal after it
 _WORDS = {
     "time_limit": "the job's time limit was reached",
     "preempted": "Slurm took the job's nodes for another job",

@@ -31,7 +31,7 @@ def last_lines(path: str) -> list[str]:
     """Return the lines in the last 8 KiB of a file, the first one perhaps cut; none if it cannot be read."""
     try:
         with open(path, "rb") as file:
-            file.seek(max(0, os.fstat(file.fileno()).st_size - _TAIL_BYTES))
+            file.seek(max(0, file.seek(0, os.SEEK_END) - _TAIL_BYTES))
             return file.read().decode(errors="replace").splitlines()
     except OSError:
         return []

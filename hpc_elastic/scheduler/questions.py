@@ -33,6 +33,7 @@ class JobQuestions:
         self._submits_within_s = submits_within_s
         self._unknown: set[str] = set()
         self._is_lasting = False
+        self._is_full = False
 
     def is_over(self, job_id: str) -> bool | None:
         """Return whether nothing of this job can be running any more; None if that is unknown."""
@@ -138,8 +139,13 @@ class JobQuestions:
         """Return whether what was not answered may be answered later; not if the scheduler's programs are not here."""
         return not self._is_lasting
 
+    def may_have_room_later(self) -> bool:
+        """Return whether a job was refused only because there are as many in the queue as one may have there."""
+        return self._is_full
+
     def _look_at(self, error: HpcElasticError) -> None:
         self._is_lasting = isinstance(error, SchedulerError) and error.is_lasting
+        self._is_full = isinstance(error, SchedulerError) and error.is_full
 
     def can_end_job(self, job_id: str) -> bool:
         """Return whether this node could end the job if its batch script had ended; takes 5 s at most."""

@@ -26,6 +26,7 @@ class Answers:
         self.started_again: list[str] = []
         self.without: list[Exclusion] = []
         self.refusal = ""
+        self.is_full = False  # why it is refused
 
     def is_over(self, job_id: str) -> bool | None:
         return self._is_over(job_id)
@@ -48,6 +49,9 @@ class Answers:
         self.started_again.append(f"{without.script} after {job_id}")
         self.without.append(without)
         return ("", self.refusal) if self.refusal else ("43", "")
+
+    def may_have_room_later(self) -> bool:
+        return self.is_full
 
     def may_answer_later(self) -> bool:
         return True

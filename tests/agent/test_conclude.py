@@ -586,6 +586,38 @@ def test_another_job_is_submitted_once_where_the_site_chains_jobs(start: Start) 
     assert FactReader(start.layout).read().job_id == "43"
 
 
+class Full(Answers):
+    """A scheduler whose queue is full for the first tries: the user has as many jobs there as one may have."""
+
+    def __init__(self, tries: int, seconds_left: float | None) -> None:
+        super().__init__()
+        self.tries = tries
+        self.is_full = True
+        self.end = JobOutlook(state=JobState.RUNNING, restarts=0, seconds_left=seconds_left)
+
+    def submit_after(self, job_id: str, without: Exclusion) -> tuple[str, str]:
+        self.refusal = "QOSMaxSubmitJobPerUserLimit" if len(self.started_again) < self.tries else ""
+        return super().submit_after(job_id, without)
+
+
+@pytest.mark.parametrize(
+    ("seconds_left", "tries", "is_started_again"),
+    [(60.0, 3, True), (float("inf"), 3, True), (15.0, 1, False), (None, 1, False)],
+)
+def test_a_chained_job_waits_for_room_in_the_queue_while_this_one_has_the_time(
+    seconds_left: float | None, tries: int, is_started_again: bool, start: Start
+) -> None:
+    start.plan = replace(start.plan, requeue=replace(start.plan.requeue, by="chain"))
+    Path(start.layout.plan).write_text(dump_plan(start.plan))
+    start.claim()
+    start.ask_requeue("time_limit")
+    answers = Full(2, seconds_left)
+    assert conclude(start.layout, 75, 0, answers, pauses_s=(0.0,) * 3).is_started_again is is_started_again
+    assert len(answers.started_again) == tries
+    if not is_started_again:
+        assert "QOSMaxSubmitJobPerUserLimit" in read_json(start.layout.result)["cause"]
+
+
 @pytest.mark.parametrize(("reason", "words"), [("preempted", "for another job"), (None, "without a word")])
 def test_the_next_start_says_why_the_one_before_has_ended(start: Start, reason: str | None, words: str) -> None:
     start.claim()

@@ -20,6 +20,9 @@ from tests.agent.records.runs import HEAD, a_place, an_attempt
 from tests.plans import make_run_plan
 
 START = ("42", 0)
+# One of this process's own, and ports that no agent has by default: other tests run agents beside these.
+HERE = "127.{}.{}.{}".format(*(64 + os.getpid()).to_bytes(3, "big"))
+PORTS = (18200, 18300)
 # No machine answers there: Linux makes no connection to a broadcast address.
 SILENT = {"node1": ("255.255.255.255",)}
 
@@ -30,7 +33,7 @@ class Job:
     def __init__(self, root: Path) -> None:
         self.layout = RunLayout(root)
         root.mkdir()
-        self.plan = replace(make_run_plan(self.layout.root), network=NetworkPlan(port_range=(21200, 21300)))
+        self.plan = replace(make_run_plan(self.layout.root), network=NetworkPlan(port_range=PORTS))
         Path(self.layout.plan).write_text(dump_plan(self.plan))
         self._journal = Journal(self.layout, self.plan, a_place(), questions=Answers(is_over=lambda _: True))
         self._journal.claim_allocation(HEAD)
@@ -48,7 +51,7 @@ class Job:
             self.plan,
             start,
             Answers(dead=dead),
-            resolve=lambda node: self.addresses.get(node, ("127.0.0.1",)),
+            resolve=lambda node: self.addresses.get(node, (HERE,)),
         )
 
 
@@ -64,7 +67,7 @@ def test_nobody_lives_if_each_machine_refuses_the_ports_of_agents(job: Job) -> N
 
 @pytest.mark.parametrize("index", [0, -1])
 def test_an_agent_may_live_if_somebody_listens_on_one_of_their_ports(index: int, job: Job) -> None:
-    with socket.create_server(("127.0.0.1", job.ports[index])):
+    with socket.create_server((HERE, job.ports[index])):
         assert job.look() is None
     assert job.look()
 

@@ -53,6 +53,43 @@ def test_a_partitions_times_are_found(partition: str | None, expected: StopLimit
     assert find_stop_limits(partition, run=answering()) == expected
 
 
+QOS_CONFIG = CONFIG.replace("preempt/partition_prio", "preempt/qos")
+QOSS = "normal||cluster|00:00:00\nlow||cluster|00:10:00\nhigh|low,scavenger,lost|cluster|00:00:00\n"
+QOSS += "scavenger||cancel|00:00:00\nlost||off|00:00:30\n"
+
+
+@pytest.mark.parametrize(
+    ("qos", "expected"),
+    [
+        ("low", 600),
+        ("scavenger", 0),
+        ("lost", None),  # its jobs are never preempted
+        ("normal", None),
+        ("elsewhere", None),
+        (None, None),  # accounting knows its default, and the GraceTime of the partition is not it
+    ],
+)
+def test_a_qos_has_the_grace_where_qoss_preempt_each_other(qos: str | None, expected: int | None) -> None:
+    def run(command, *, environ, timeout_s, cwd=None):  # type: ignore[no-untyped-def]
+        text = QOSS if command[0] == "sacctmgr" else QOS_CONFIG if "config" in command else PARTITIONS
+        return CommandOutput(returncode=0, stdout=text, stderr="")
+
+    limits = find_stop_limits("batch", qos, run=run)
+    assert limits.preemption_s == expected
+    told = [line for line in short_limits(plan_with(60), limits) if "preempted" in line]
+    assert len(told) == (expected == 0)
+    assert all("preempted in QOS scavenger is killed after 30 s (its GraceTime of 0 s" in line for line in told)
+
+
+def test_accounting_that_does_not_answer_leaves_the_grace_of_a_qos_unknown() -> None:
+    def run(command, *, environ, timeout_s, cwd=None):  # type: ignore[no-untyped-def]
+        if command[0] == "sacctmgr":
+            raise SchedulerError("Slurm does not answer: sacctmgr did not answer within 2 s")
+        return answering(QOS_CONFIG)(command, environ=environ, timeout_s=timeout_s)
+
+    assert find_stop_limits("batch", "low", run=run).preemption_s is None
+
+
 def test_a_controller_that_does_not_answer_is_told() -> None:
     with pytest.raises(SchedulerError, match="scontrol does not answer"):
         find_stop_limits(None, run=answering(returncode=1))

@@ -75,6 +75,11 @@ class FakeSlurm:
         for program in ("squeue", "scancel", "sinfo"):
             self.script(program, f'echo "slurm_load_jobs error: {words}" >&2; exit 1')
 
+    def no_slurm(self) -> None:
+        """Make `sinfo` fail as on a machine with Slurm's commands and without a cluster."""
+        words = "error: fetch_config: DNS SRV lookup failed\\nsinfo: fatal: Could not establish a configuration source"
+        self.script("sinfo", f'printf "sinfo: {words}\\n" >&2; exit 1')
+
     def _program(self, name: str, body: str) -> None:
         path = self.programs / name
         path.write_text(f"#!/bin/bash\n{body}\n")

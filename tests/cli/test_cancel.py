@@ -233,3 +233,16 @@ def test_refused_cancel_of_a_run_that_runs_tells_that_its_agents_are_asked(
     fake_slurm.no_controller()
     assert main(["cancel", run.layout.root]) == 4
     assert "the run ends as soon as its agents read it" in " ".join(capsys.readouterr().err.split())
+
+
+def test_a_job_of_another_cluster_with_the_same_id_is_not_cancelled(
+    run: RunBuilder, fake_slurm: FakeSlurm, capsys: Capture
+) -> None:
+    """The clusters share the folder, and the run was submitted on a login node of the other one."""
+    fake_slurm.script(
+        "squeue",
+        'case "$*" in *WorkDir*) echo "nightly|/home/ada|";; *) echo "42|42|PENDING|0|0||Priority|";; esac',
+    )
+    assert main(["cancel", run.layout.root]) == 9
+    assert "job 42 of the Slurm that is asked here is another one" in capsys.readouterr().err
+    assert fake_slurm.calls("scancel") == []

@@ -79,6 +79,23 @@ def test_job_that_is_gone_is_asked_for_as_status_does(fake_slurm: FakeSlurm, tmp
         ("PartitionDown", "its partition starts no jobs now (PartitionDown)", "sinfo --summarize"),
         ("QOSMaxJobsPerUserLimit", "its account or QOS is at a limit (QOSMaxJobsPerUserLimit)", "squeue --me"),
         (
+            "QOSMaxWallDurationPerJobLimit",
+            "it asks for more, or less, than one job of its account or QOS may have (QOSMaxWallDurationPerJobLimit)",
+            "sacctmgr show assoc",
+        ),
+        ("AssocMaxGRESPerNode", "it asks for more, or less, than one job of its account", "sacctmgr show assoc"),
+        ("QOSMaxLicensePerJob", "it asks for more, or less, than one job of its account", "sacctmgr show assoc"),
+        ("QOSMinGRES", "it asks for more, or less, than one job of its account", "sacctmgr show assoc"),
+        ("AssocGrpCPUMinutesLimit", "its account or QOS has used up its share of time (", "sshare"),
+        ("QOSGrpWallLimit", "its account or QOS has used up its share of time (", "sshare"),
+        ("AssocGrpCPURunMinutesLimit", "its account or QOS is at a limit (", "squeue --me"),
+        ("QOSMaxCpuPerUserLimit", "its account or QOS is at a limit (", "squeue --me"),
+        (
+            "launch failed requeued held",
+            "Slurm could not start it on its nodes, and holds it (launch failed requeued held)",
+            "scontrol release 42",
+        ),
+        (
             "ReqNodeNotAvail, UnavailableNodes:node2",
             "nodes that it needs are down, drained or reserved (",
             "sinfo --list",
@@ -117,6 +134,13 @@ def test_a_job_that_was_requeued_and_is_held_is_explained_with_the_command_that_
             "JobHeldUser",
             "hpc-elastic: job 42 does not start by itself: the job is held (JobHeldUser); `scontrol release 42`\n",
         ),
+        (
+            "AssocMaxCpuPerJobLimit",
+            "hpc-elastic: job 42 does not start by itself: it asks for more, or less, than one job of its account",
+        ),
+        ("QOSNotAllowed", "hpc-elastic: job 42 does not start by itself: its account or QOS is not valid here ("),
+        ("QOSMaxJobsPerUserLimit", ""),
+        ("AssocGrpCPUMinutesLimit", ""),
         ("Priority", ""),
     ],
 )

@@ -125,10 +125,10 @@ def test_the_site_of_a_machine_is_the_named_one_else_that_of_its_host_or_cluster
     assert "there is no site 'nowhere'" in capsys.readouterr().err
 
 
-def test_the_site_is_local_if_nothing_names_it_and_no_slurm_answers(
+def test_the_site_is_local_if_nothing_names_it_and_no_slurm_is_set_up(
     workplace: Path, fake_slurm: FakeSlurm, capsys: Capture
 ) -> None:
-    fake_slurm.no_controller()
+    fake_slurm.no_slurm()
     assert main(["sites", "which"]) == 0
     assert os.path.basename(capsys.readouterr().out.strip()) == "local.yaml"
 

@@ -104,10 +104,22 @@ def test_site_is_slurm_if_nobody_named_one_and_slurm_answers(
     assert capsys.readouterr().err.startswith("no site named: Slurm answers, so the site is generic-slurm\n")
 
 
-def test_site_is_local_if_nobody_named_one_and_no_controller_answers(
+def test_a_login_node_whose_controller_does_not_answer_is_no_place_for_a_run(
     workplace: Path, fake_slurm: FakeSlurm, capsys: Capture
 ) -> None:
     fake_slurm.no_controller()
+    assert main(["submit", "job.yaml"]) == 4
+    error = capsys.readouterr().err
+    assert "Slurm does not answer: " in error
+    assert "Unable to contact slurm controller" in error
+    assert "`--site local` runs on this machine" in error
+    assert not (workplace / "hpc-elastic-runs").exists()
+
+
+def test_site_is_local_if_nobody_named_one_and_no_slurm_is_set_up(
+    workplace: Path, fake_slurm: FakeSlurm, capsys: Capture
+) -> None:
+    fake_slurm.no_slurm()
     assert main(["submit", "job.yaml", "--dry-run"]) == 0
     captured = capsys.readouterr()
     assert "the run stays on this machine (site local)" in captured.err

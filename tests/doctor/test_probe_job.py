@@ -8,9 +8,11 @@ import pytest
 
 from hpc_elastic.doctor.probe_job import (
     ALL_ANSWERS_S,
+    ENDLESS_S,
     FIRST_ANSWER_S,
     FIRST_LINE_S,
     OUTPUT_S,
+    GivenUp,
     JobTimes,
     ProbeOutcome,
     judge_job,
@@ -46,6 +48,23 @@ def given_up_at(*history: Moment, pending_s: float = 600.0) -> tuple[float, str,
 def test_a_job_that_does_not_start_is_given_up_with_its_reason() -> None:
     found = given_up_at((0, JobState.PENDING, False, False), pending_s=60.0)
     assert found == (60.0, "it did not start within 60 s (Priority)", "")
+
+
+def test_a_job_that_never_starts_by_itself_is_given_up_soon_with_what_to_do() -> None:
+    reason = "QOSMaxWallDurationPerJobLimit"
+    waits = JobStatus(job_id="7", state=JobState.PENDING, native_state="PENDING", reason=reason)
+    times = JobTimes(began=0.0)
+    times.note(0.0, JobState.PENDING, has_answers=False)
+
+    def found_at(now: float) -> GivenUp | None:
+        return why_to_stop(now, times, waits, has_output=False, folder="/runs/a", pending_s=600.0)
+
+    assert found_at(ENDLESS_S - 1) is None
+    found = found_at(ENDLESS_S)
+    assert found is not None
+    assert f"it asks for more, or less, than one job of its account or QOS may have ({reason})" in found.problem
+    assert "sacctmgr show qos" in found.advice
+    assert "--set sbatch.qos=NAME" in found.advice
 
 
 def test_a_job_that_starts_in_time_has_the_time_for_setup_and_checks() -> None:

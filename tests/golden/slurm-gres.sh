@@ -193,7 +193,9 @@ hpc_elastic_left=`timeout 10 squeue --noheader --jobs="$hpc_elastic_job" --forma
 
 # A lost node or a dead agent ends neither the step nor its neighbours. Output does not go through srun, which may
 # die with this node; its path is relative, for srun reads a percent sign in a path twice (22.05). The agents speak
-# no MPI, and a PMI plugin would end the step when it loses a node.
+# no MPI, and a PMI plugin would end the step when it loses a node. What srun says of agents that end is read behind
+# this line: setup may use srun as well.
+echo "hpc_elastic: starting an agent on each of $hpc_elastic_nodes nodes"
 HPC_ELASTIC_TIME_LEFT=$hpc_elastic_left srun --nodes="$hpc_elastic_nodes" --ntasks="$hpc_elastic_nodes" --ntasks-per-node=1 \
     --no-kill --kill-on-bad-exit=0 --wait=0 --cpu-bind=none --mem=0 --mpi=none --export=ALL --input=none \
     ${hpc_elastic_is_in_step:+--overlap} \
@@ -243,7 +245,8 @@ hpc_elastic_hold_srun() {
         hpc_elastic_agentless=0
         kill -STOP "$hpc_elastic_srun"
     elif [ -z "$hpc_elastic_is_held" ]; then
-        kill -CONT "$hpc_elastic_srun"
+        kill -"$hpc_elastic_at_first" "$hpc_elastic_srun"
+        hpc_elastic_at_first=0 # srun 22.05 writes a line at each CONT
     else
         hpc_elastic_end_srun
     fi
@@ -389,6 +392,7 @@ hpc_elastic_give_up_srun() {
 trap hpc_elastic_give_up_srun ALRM
 hpc_elastic_cut_short() { # without a listing NFS remembers for a minute that the file was missing
     trap '' HUP USR1 USR2
+    local hpc_elastic_at_first=CONT # a watch before this one may have stopped srun
     until ls /home/ada/hpc-elastic-runs/digits-20260102-030405-0f0f && [ -s /home/ada/hpc-elastic-runs/digits-20260102-030405-0f0f/exit_code ]; do
         hpc_elastic_hold_srun || kill -0 "$hpc_elastic_step" || return # all is gone, this script was killed
         sleep 1

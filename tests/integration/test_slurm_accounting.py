@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import pytest
 
+from hpc_elastic.scheduler.slurm.identity import describe_job
+from hpc_elastic.scheduler.slurm.output import CommandOutput
+from hpc_elastic.scheduler.slurm.runner import run_command
 from tests.integration.conftest import Door, Run
 from tests.integration.slurm_jobs import write_job
 from tests.slurm_sandbox.accounting import why_no_accounting
@@ -124,3 +127,25 @@ def test_what_is_charged_stands_in_accounting_after_a_run(accounted_door: Door, 
         lambda: f"{run.job_id}|COMPLETED" in accounted.run("sacct", "-nXPj", run.job_id, "-oJobID,State").stdout,
         "accounting has the end of the job",
     )
+
+
+def test_accounting_tells_whose_a_job_is_that_the_controller_has_forgotten(
+    accounted: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SLURM_CONF", accounted.layout.slurm_conf)
+    options = ("--job-name=digits", f"--chdir={tmp_path}", "--output=/dev/null", "--wrap=true")
+    job_ids = accounted.submit(*options), accounted.submit("--array=0-1", *options)
+
+    def run_without_squeue(
+        command: Sequence[str], *, environ: Mapping[str, str], timeout_s: float, cwd: str | None = None
+    ) -> CommandOutput:
+        if command[0] == "squeue":
+            return CommandOutput(returncode=1, stdout="", stderr="slurm_load_jobs error: Invalid job id specified\n")
+        return run_command(command, environ=environ, timeout_s=timeout_s, cwd=cwd)
+
+    for job_id in job_ids:
+        wait_until(
+            lambda job_id=job_id: describe_job(job_id, run=run_without_squeue) == ("digits", str(tmp_path)),  # type: ignore[misc]
+            f"accounting knows job {job_id}",
+            otherwise=lambda job_id=job_id: str(describe_job(job_id, run=run_without_squeue)),  # type: ignore[misc]
+        )

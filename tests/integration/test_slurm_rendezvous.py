@@ -84,6 +84,16 @@ def python_missing(slurm: Cluster, node: str, folder: Path) -> Iterator[None]:
 
 
 @contextlib.contextmanager
+def python_hanging(slurm: Cluster, node: str, folder: Path) -> Iterator[None]:
+    """A node on which Python says nothing and does not end, as if it lay on a file system that hangs."""
+    hanging = folder / "hanging-python"
+    hanging.write_text("#!/bin/sh\nexec sleep 1000\n")
+    hanging.chmod(0o755)
+    with slurm.mounted(node, hanging, os.path.realpath(sys.executable)):
+        yield
+
+
+@contextlib.contextmanager
 def names_missing(slurm: Cluster, node: str, folder: Path) -> Iterator[None]:
     """A node that knows its own name only, and whose name server, on the controller, says nothing."""
     hosts, resolver = folder / "hosts", folder / "resolv.conf"
@@ -101,15 +111,76 @@ def test_a_node_that_never_starts_and_one_with_another_secret(slurm_door: Door, 
     run = submit_held(slurm_door)
     other = tmp_path / "secret"
     other.write_bytes(b"x" * 32)
-    with python_missing(slurm, "node2", tmp_path), slurm.mounted("node3", other, run.layout.secret):
+    with python_hanging(slurm, "node2", tmp_path), slurm.mounted("node3", other, run.layout.secret):
         release(slurm, run)
         result = assert_timed_out(
             slurm_door,
             run,
-            node2=("never started", "has never started its agent: agents/node2.out ends with: .*Permission denied"),
+            node2=("never started", "has never started its agent: agents/node2.out is empty"),
             node3=("wrong secret", r"authenticated wrongly at node1 \(\S+\), port \d+: the file `secret` of the run"),
         )
     assert result["cause"].startswith(f"2 of at least 4 nodes joined within {JOIN_S} s")
+    assert script_output(run).count("srun: got SIGCONT") <= 3  # it is not told to go on each second
+
+
+@pytest.mark.mirrored
+@pytest.mark.parametrize("lacks", ["python", "run directory"])
+def test_a_node_that_can_start_no_agent_is_not_waited_for_and_the_job_starts_again_without_it(
+    slurm_door: Door, slurm: Cluster, tmp_path: Path, lacks: str
+) -> None:
+    """With a mount that is missing nodes waited ten minutes for it, and ended."""
+    run = submit_held(slurm_door, nodes="3", elastic="{join_timeout: 1h}", more="requeue: {max: 2}\n")
+    (tmp_path / "nothing").mkdir()
+    no_python = python_missing(slurm, "node2", tmp_path)
+    no_folder = slurm.mounted("node2", tmp_path / "nothing", run.path)
+    with no_python if lacks == "python" else no_folder:
+        release(slurm, run)
+        assert run.wait_until_over()["state"] == "SUCCEEDED", run.story()
+    assert [node["node"] for node in run.read(run.layout.world(1))["nodes"]] == ["node1", "node3", "node4"]
+    why = {
+        "python": "srun: Exited with exit code [0-9]+; agents/node2.out ends with: .*Permission denied",
+        "run directory": "srun: launch failed: .*; there is no agents/node2.out, so no task was started there",
+    }[lacks]
+    line = f"hpc-elastic node1: node2 has never started its agent: {why}; the others do not wait for it"
+    assert re.search(line, script_output(run)), run.story()
+    shown = " ".join(slurm_door.run("explain", str(run.path)).stdout.split())
+    assert "SUCCEEDED" in shown
+    run.assert_nothing_left(within_s=40)
+    run.assert_records_valid()
+
+
+@pytest.mark.parametrize(
+    "lacks",
+    [
+        "scratch",
+        pytest.param(
+            "script",
+            marks=pytest.mark.variant(of="test_the_job_starts_again_without_a_node_that_is_not_fit_to_take_part"),
+        ),
+    ],
+)
+def test_the_job_starts_again_without_a_node_that_is_not_fit_to_take_part(
+    slurm_door: Door, slurm: Cluster, tmp_path: Path, lacks: str
+) -> None:
+    """It ended, though Slurm had other nodes."""
+    (tmp_path / "nothing").mkdir()
+    script, scratch = slurm_door.folder / "script", slurm_door.folder / "scratch"
+    script.mkdir()
+    scratch.mkdir()
+    slurm_door.write("script/who.py", WHO)
+    site = "name: ours\ncontact: us\nlast_checked: 2026-11-27\nscheduler: slurm\n"
+    slurm_door.write("ours.yaml", f"{site}scratch: {scratch}\n")
+    text = "nodes: 3\nworkers_per_node: 1\nentrypoint: {script: script/who.py}\nsbatch: {hold: true}\n"
+    slurm_door.write("job.yaml", f"{text}requeue: {{max: 2}}\nsite: ./ours.yaml\n")
+    run = slurm_door.submit("job.yaml")
+    with slurm.mounted("node2", tmp_path / "nothing", slurm_door.folder / lacks):
+        release(slurm, run)
+        assert run.wait_until_over()["state"] == "SUCCEEDED", run.story()
+    assert [node["node"] for node in run.read(run.layout.world(1))["nodes"]] == ["node1", "node3", "node4"]
+    reason = {"scratch": "scratch cannot be written", "script": "who.py is not a file on this node"}[lacks]
+    assert re.search(f"node2.*{reason}.*; the job is started again", script_output(run)), run.story()
+    run.assert_nothing_left(within_s=40)
+    run.assert_records_valid()
 
 
 @pytest.mark.variant(of="test_a_node_that_never_starts_and_one_with_another_secret")

@@ -106,7 +106,7 @@ SICK = """\
 def sick(door: Door) -> str:
     """The lines of a job whose agent on node4 never starts."""
     door.write("sick", f'{SICK}exec {sys.executable} "$@"\n').chmod(0o755)
-    return f"python: {door.folder / 'sick'}\nelastic: {{join_timeout: 12s}}"
+    return f"python: {door.folder / 'sick'}\nelastic: {{join_timeout: 1h}}"
 
 
 @pytest.mark.mirrored
@@ -119,7 +119,7 @@ def test_a_run_goes_on_without_an_agent_that_never_starts_if_enough_are_there(sl
 
 @pytest.mark.variant(of="test_a_node_that_never_starts_and_one_with_another_secret")
 def test_a_run_ends_with_the_names_of_the_nodes_that_are_missing(slurm_door: Door, slurm: Cluster) -> None:
-    run = submit(slurm_door, 6, more=sick(slurm_door))
+    run = submit(slurm_door, 6, more=f"{sick(slurm_door)}\nrequeue: {{max: 0}}")
     result = run.result()
     assert (result["state"], result["reason"]) == ("FAILED", "nodes_missing")
     assert "node4" in result["cause"]

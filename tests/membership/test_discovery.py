@@ -166,6 +166,15 @@ class Search:
         return {node for _, node in self.dialled}
 
 
+def test_who_comes_when_the_head_has_left_for_another_start_of_the_job_leaves_with_it() -> None:
+    search = Search("node1", replace(records(), left_for="node_lost"))
+    leave = search.actions[-1][1]
+    assert isinstance(leave, Leave)
+    assert leave.exit_code == ExitCode.REQUEUE
+    assert leave.cause == "the head has left: too few nodes were left; the job is started again"
+    assert search.discovery.phase is DiscoveryPhase.OVER
+
+
 def test_the_first_member_left_gathers_at_once() -> None:
     ((at, gather),) = Search("node1", records(a_world(0, 1, 2))).asked_for(Gather)
     assert at == 0

@@ -18,10 +18,15 @@ VERSIONS = {"python": "3.11.2", "hpc_elastic": "0.1.0", "torch": "2.13.0+cpu"}
 
 
 def a_diagnosis(
-    node_id: int, cause: RendezvousCause = RendezvousCause.CANNOT_ROUTE, *, gave_up: bool = False
+    node_id: int,
+    cause: RendezvousCause = RendezvousCause.CANNOT_ROUTE,
+    *,
+    gave_up: bool = False,
+    ended: bool = False,
 ) -> Diagnosis:
     words = cause.value.replace("_", " ")
-    return Diagnosis(missing=MissingNode(node=f"node{node_id}", cause=cause, detail=f"{words}: x"), gave_up=gave_up)
+    missing = MissingNode(node=f"node{node_id}", cause=cause, detail=f"{words}: x")
+    return Diagnosis(missing=missing, gave_up=gave_up or ended, ended=ended)
 
 
 def diagnose(script: HeadScript, *diagnoses: Diagnosis) -> list[Action]:
@@ -136,6 +141,55 @@ def test_the_run_ends_at_once_if_too_many_gave_up() -> None:
     result = the_result(diagnose(script, a_diagnosis(1, gave_up=True)))
     assert (result.reason, result.exit_code) == ("nodes_missing", ExitCode.NODES_MISSING)
     assert result.cause == "at most 1 of at least 2 nodes can join; missing: node1 cannot route: x"
+
+
+def test_a_node_without_an_agent_is_named_once_with_its_reason_and_not_waited_for() -> None:
+    script = HeadScript(3, min_nodes=2)
+    script.join(0, 2)
+    actions = diagnose(script, a_diagnosis(1, RendezvousCause.NEVER_STARTED, ended=True))
+    assert [text for text in texts(actions) if "node1" in text] == [
+        "node1 never started: x; the others do not wait for it"
+    ]
+    assert the_claim(actions).claim.members == ("node0", "node2")
+    assert script.head.nodes_to_avoid == ("node1",)
+
+
+@pytest.mark.parametrize(("ended", "is_short"), [((), False), ((3,), True), ((2, 3), True), ((1, 2, 3), False)])
+def test_agents_are_at_fault_of_nodes_that_are_no_more_than_those_that_have_one(
+    ended: tuple[int, ...], is_short: bool
+) -> None:
+    script = HeadScript(4)
+    script.join(*(node for node in range(4) if node not in ended))
+    if ended:
+        actions = diagnose(script, *(a_diagnosis(node, RendezvousCause.NEVER_STARTED, ended=True) for node in ended))
+        assert the_result(actions).reason == "nodes_missing"
+    assert script.head.is_fault_of_nodes == is_short
+
+
+@pytest.mark.parametrize(
+    ("faulty", "is_fault"), [((), False), ((3,), True), ((0,), True), ((2, 3), True), ((1, 2, 3), False)]
+)
+@pytest.mark.parametrize("fault", ["unhealthy", "problem"])
+def test_nodes_that_are_missing_by_their_own_fault_are_no_more_than_the_others(
+    fault: str, faulty: tuple[int, ...], *, is_fault: bool
+) -> None:
+    script = HeadScript(4)
+    actions: list[Action] = []
+    for node in range(4):
+        actions += script.join(node, **({fault: "/home is not mounted"} if node in faulty else {}))
+    reasons = {"unhealthy": "nodes_missing", "problem": "setup_failed"}
+    assert [each.result.reason for each in of_kind(actions, WriteResult)] == [reasons[fault]] * bool(faulty)
+    assert script.head.is_fault_of_nodes == is_fault
+    assert script.head.nodes_to_avoid == tuple(f"node{node}" for node in faulty)
+
+
+def test_a_node_that_has_joined_after_all_has_an_agent() -> None:
+    script = HeadScript(3, min_nodes=2)
+    script.join(0, 2)
+    diagnose(script, a_diagnosis(1, RendezvousCause.NEVER_STARTED, ended=True))
+    script.join(1)
+    assert not script.head.is_fault_of_nodes
+    assert not script.head.nodes_to_avoid
 
 
 def test_a_node_that_was_sent_away_is_named_if_the_others_turn_out_to_be_too_few() -> None:

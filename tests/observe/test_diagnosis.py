@@ -150,6 +150,21 @@ def test_nodes_on_which_no_agent_could_be_started_are_the_cause_if_none_has_clai
     assert ending.cause == f"{why}, so that no agent went on"
 
 
+def test_a_run_in_the_foreground_that_a_person_stops_before_an_agent_starts_is_cancelled(tmp_path: Path) -> None:
+    """Ctrl-C while srun waits for another step of the allocation ends the script, and no job."""
+    run = RunBuilder(tmp_path / "run").submit(foreground=True)
+    run.start_script("srun: Cancelled pending job step with signal 15\n")
+    failed = job(JobState.FAILED, exit_code="1:0")
+    before = missing_result(facts(run), failed, "x")
+    assert before is not None
+    assert before.reason == "setup_failed"
+    run.request_stop()
+    found = missing_result(facts(run), failed, "srun: error: Unable to create step for job 42")
+    assert found is not None
+    assert (found.state, found.exit_code, found.reason) == (RunState.CANCELLED, ExitCode.STOPPED, "stop_requested")
+    assert found.cause == "the run was stopped before any agent started"
+
+
 def test_script_that_ended_before_an_agent_is_a_setup_failure(run: RunBuilder) -> None:
     run.start_script()
     ending = missing_result(facts(run), job(JobState.FAILED, exit_code="3:0"), "setup line failed: module load x")

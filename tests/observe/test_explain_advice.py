@@ -159,6 +159,14 @@ def test_a_job_that_was_cancelled_in_the_queue_gets_no_advice_about_time_limits(
     assert explain(read_explain_facts(run.layout, take_tolerant_snapshot(run.layout)), 0.0).advice == ()
 
 
+def test_a_run_whose_next_start_slurm_refuses_is_to_be_submitted_again(tmp_path: Path) -> None:
+    refusal = "sbatch refused the job: QOSMaxSubmitJobPerUserLimit"
+    cause = f"the job's time limit was reached; Slurm does not start the job again: {refusal}"
+    run = start(tmp_path / "run").end(RunState.FAILED, exit_code=7, reason="time_limit", cause=cause)
+    (advice,) = explain(read_explain_facts(run.layout, take_tolerant_snapshot(run.layout)), 0.0).advice
+    assert advice.startswith("mend what Slurm refuses, and submit the job file again")
+
+
 SCANCEL = "slurmstepd-node1: error: *** JOB 42 ON node1 CANCELLED AT 2026-11-27T13:05:27 ***"
 
 

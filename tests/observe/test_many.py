@@ -16,6 +16,8 @@ from tests.observe.builders import RunBuilder
 class Asked:
     """A scheduler that says the same of every job, and notes the questions."""
 
+    cluster = ""
+
     def __init__(self, state: JobState, meanwhile: Callable[[], object] = lambda: None) -> None:
         self.state = state
         self.meanwhile = meanwhile
@@ -87,3 +89,12 @@ def test_a_run_that_cannot_be_read_is_said_so_and_left_out(runs: list[RunBuilder
     assert states(watch(runs, Asked(JobState.PENDING), warnings)) == ["none", "PENDING", "PENDING"]
     assert len(warnings) == 1
     assert runs[0].layout.result in warnings[0]
+
+
+def test_jobs_of_two_clusters_with_the_same_id_are_asked_for_at_their_own(tmp_path: Path) -> None:
+    here, there = (RunBuilder(tmp_path / name).submit("7") for name in ("here", "there"))
+    clusters = {here.layout.root: Asked(JobState.RUNNING), there.layout.root: Asked(JobState.PENDING)}
+    clusters[there.layout.root].cluster = "other"
+    layouts = [(run.layout, "slurm") for run in (here, there)]
+    many = ManyWatch(layouts, lambda _, run_dir: clusters[run_dir], warn=pytest.fail)
+    assert states(many) == ["RUNNING", "PENDING"]

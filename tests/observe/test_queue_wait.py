@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
@@ -24,7 +25,7 @@ class Estimates:
         self.now = 0.0
         self.wait = QueueWait(self.ask, lambda: self.now)
 
-    def ask(self, job_id: str) -> datetime | None:
+    def ask(self, job_id: str, run_dir: str) -> datetime | None:
         assert job_id == "42"
         return self._starts.pop(0)
 
@@ -58,5 +59,19 @@ def test_a_job_that_runs_is_not_asked_about_and_one_that_waits_again_is(waiting:
     assert estimates.wait.advance(replace(waiting, state=RunState.REQUEUED)) == EXPECTED
 
 
-def test_there_is_no_estimate_where_nothing_answers() -> None:
-    assert ask_scheduler("local-4711") is None
+def test_there_is_no_estimate_where_nothing_answers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert ask_scheduler("local-4711", str(tmp_path)) is None
+    assert ask_scheduler("42", str(tmp_path)) is None
+
+
+def test_the_estimate_is_that_of_the_cluster_that_got_the_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    squeue = tmp_path / "bin" / "squeue"
+    squeue.parent.mkdir()
+    row = "PENDING|0|1:00|0:00|2026-11-23T12:00:00|N/A|N/A|Priority|"
+    squeue.write_text(f'#!/bin/sh\n[ "$SLURM_CLUSTERS" = big ] && echo "{row}"\n')
+    squeue.chmod(0o700)
+    monkeypatch.setenv("PATH", f"{squeue.parent}:{os.environ['PATH']}")
+    monkeypatch.delenv("SLURM_CLUSTERS", raising=False)
+    run = RunBuilder(tmp_path / "run").submit(selected_by={"SLURM_CLUSTERS": "big"})
+    assert ask_scheduler("42", run.layout.root) == NOON

@@ -9,10 +9,12 @@ from pathlib import Path
 import pytest
 
 from hpc_elastic.errors import SchedulerError
+from hpc_elastic.failures.pace import NO_PACE
 from hpc_elastic.observe.diagnosis import missing_result
 from hpc_elastic.observe.facts import FactReader, agent_complaint
 from hpc_elastic.observe.present import status_rows
 from hpc_elastic.observe.snapshot import make_snapshot, snapshot_to_json, take_snapshot
+from hpc_elastic.observe.watch_view import watch_rows
 from hpc_elastic.plan.launch_plan import LaunchPlan
 from hpc_elastic.rundir import store
 from hpc_elastic.rundir.complaint import complaint
@@ -142,7 +144,8 @@ def test_json_has_stable_keys(tmp_path: Path) -> None:
     assert list(data) == [
         "format_version", "run", "name", "run_dir", "site", "scheduler", "job_id", "state", "exit_code", "reason",
         "cause", "job_state", "job_reason", "job_nodes", "submitted", "started", "ended", "allocations", "attempts",
-        "restarts", "max_restarts", "node_losses", "max_node_losses", "nodes", "spares", "lost_nodes", "workers",
+        "restarts", "max_restarts", "node_losses", "max_node_losses", "nodes", "spares", "lost_nodes", "awaited_nodes",
+        "workers",
         "attempt_history", "failures", "array", "array_task", "parameters", "note", "root_cause",
         "notice", "between", "set_aside", "changed_scripts",
     ]  # fmt: skip
@@ -163,6 +166,20 @@ def test_snapshot_of_a_run_that_lost_a_node_and_has_a_spare_left(tmp_path: Path)
     rows = dict(status_rows(snapshot))
     assert (rows["spares"], rows["lost"]) == ("1 node (node4)", "1 node (node2)")
     assert (rows["restarts"], rows["node losses"]) == ("0 of 3", "1 of 64")
+
+
+def test_status_names_the_nodes_that_are_waited_for_until_the_first_attempt(tmp_path: Path) -> None:
+    run = RunBuilder(tmp_path / "run").submit().allocate(nodes=("node1", "node2", "node3"))
+    assert take_snapshot(run.layout, None).awaited_nodes == ()  # no head has said yet who is there
+    run.note("node1", "node.joined", "node1", "node3", attempt=0)
+    snapshot = take_snapshot(run.layout, None)
+    assert (snapshot.spares, snapshot.awaited_nodes) == (("node1", "node3"), ("node2",))
+    rows = dict(status_rows(snapshot))
+    assert (rows["joined"], rows["waiting for"]) == ("2 nodes (node1, node3)", "1 node (node2)")
+    assert dict(watch_rows(snapshot, NO_PACE))["waiting for"] == "1 node (node2)"
+    run.open_attempt(1, nodes=("node1", "node3"))
+    snapshot = take_snapshot(run.layout, None)
+    assert (snapshot.spares, snapshot.awaited_nodes) == ((), ())
 
 
 def test_snapshot_of_a_new_allocation_knows_nothing_of_the_nodes_of_the_one_before(tmp_path: Path) -> None:
@@ -346,3 +363,21 @@ def test_a_torn_event_about_an_attempt_ends_none(tmp_path: Path, line: str) -> N
     run = RunBuilder(tmp_path / "run").submit().allocate().open_attempt(1)
     store.append_line(run.layout.events("node1"), line)
     assert take_snapshot(run.layout, None).between is None
+
+
+@pytest.mark.parametrize(
+    ("line", "is_told"),
+    [
+        ("srun: Job 42 step creation temporarily disabled, retrying (Requested nodes are busy)", True),
+        ("srun: Job 42 step creation still disabled, retrying (Requested nodes are busy)", True),
+        ("srun: Step created for StepId=42.1", False),
+    ],
+)
+def test_a_run_whose_agents_wait_for_another_step_of_the_job_says_so(line: str, is_told: bool, tmp_path: Path) -> None:
+    """In `salloc`, beside a step that holds all CPUs, srun waits as long as that lasts."""
+    run = RunBuilder(tmp_path / "run").submit().start_script(f"hpc_elastic: run directory x\n{line}\n")
+    snapshot = take_snapshot(run.layout, TellingScheduler(JobState.RUNNING))
+    told = "srun waits to start the agents (Requested nodes are busy): another step of job 42 may hold its CPUs"
+    assert (told in (snapshot.note or "")) is is_told
+    run.allocate()
+    assert "srun waits" not in (take_snapshot(run.layout, TellingScheduler(JobState.RUNNING)).note or "")

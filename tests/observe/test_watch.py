@@ -244,8 +244,10 @@ NAMED = {"SLURM_CLUSTERS": "big"}
     [
         (HERE, {}, {}, True),
         ("login1", {}, {}, False),  # another cluster that shares the file system, or another login node of this one
-        (HERE, NAMED, {}, False),
-        (HERE, {}, NAMED, False),
+        (HERE, NAMED, {}, True),  # the cluster that is asked is the one of the record
+        (HERE, {}, NAMED, True),
+        ("login1", {}, NAMED, False),
+        ("login1", NAMED, {"SLURM_CLUSTERS": "other"}, True),
         (HERE, {}, {"SLURM_CONF": "/opt/other/slurm.conf"}, False),
         ("login1", NAMED, NAMED, True),
     ],
@@ -271,6 +273,25 @@ def test_a_job_that_this_slurm_does_not_know_is_over_if_it_is_the_one_that_got_i
         assert f"does not know job 42; it was submitted on {host}" in (snapshot.note or "")
         run.request_stop()
         assert RunWatch(run.layout, TellingScheduler(JobState.GONE)).look().state is RunState.CANCELLED
+
+
+def test_what_a_job_of_another_cluster_came_to_is_not_the_runs_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its Slurm, or its accounting of years, knows another job by the id of a run that waits or runs elsewhere."""
+    for name in ("SLURM_CLUSTERS", "SLURM_CONF", "SLURM_CONF_SERVER", "SBATCH_CLUSTERS"):
+        monkeypatch.delenv(name, raising=False)
+    squeue = tmp_path / "bin" / "squeue"
+    squeue.parent.mkdir()
+    squeue.write_text("#!/bin/sh\necho 'nightly|/home/ada|'\n")
+    squeue.chmod(0o700)
+    monkeypatch.setenv("PATH", f"{squeue.parent}:{os.environ['PATH']}")
+    run = RunBuilder(tmp_path / "run").submit(host="login1")
+    make_old(run.layout)
+    snapshot = RunWatch(run.layout, TellingScheduler(JobState.COMPLETED)).look()
+    assert snapshot.state is RunState.PENDING
+    assert "does not know job 42; it was submitted on login1" in (snapshot.note or "")
+    assert not Path(run.layout.result).exists()
 
 
 def test_a_job_whose_submission_is_not_recorded_is_over_when_it_is_gone(tmp_path: Path) -> None:

@@ -1,8 +1,9 @@
 """How long a first head waits for the nodes that are not there, and what it says of them when they are too few.
 
-A node is waited for until it has joined, was refused, or has written that it gives up; no longer than `join_timeout`;
-and in a full world no spare is waited for longer than a moment. Whoever reads why a run could not begin has to find
-each node that was missing, with the reason that this node's own agent has written, if it has.
+A node is waited for until it has joined, was refused, has written that it gives up, or srun has said that it starts no
+agent; no longer than `join_timeout`; and in a full world no spare is waited for longer than a moment. Whoever reads why
+a run could not begin has to find each node that was missing, with the reason that this node's own agent has written, if
+it has.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ FIRST_LOOK_S = 3.0
 NEVER_STARTED, OTHER_VERSION, UNHEALTHY = "never_started", "other_version", "unhealthy"
 CAUSES = {"refused": ("refused", "blocked_port")}  # what a head makes of an agent's word, where it may differ
 NODES_NAMED = 8  # in one line
+LEAVES_WITHIN_S = 6.0  # two looks for the claim, each two seconds and a pause after the one before
 HOPELESS = "at most"  # so begins what a head says that does not wait for nodes that cannot come
 
 
@@ -83,7 +85,8 @@ class Absences:
 
     def _has_given_up(self, node: str) -> bool:
         finding = self._finding(node)
-        return finding is not None and bool(finding["gave_up"])
+        is_told = node in self._run.scenario.known_to_be_without_agent
+        return is_told or (finding is not None and bool(finding["gave_up"]))
 
     @property
     def _is_usual(self) -> bool:
@@ -123,12 +126,36 @@ class Absences:
         run, began = self._run, self._began[head]
         known = [began, *(moment for moment, _ in self._asked[head].values())]
         gave_up = [node for node in run.scenario.names if self._has_given_up(node)]
-        known += [self._written[node] + LOOKS_EVERY_S for node in gave_up]
+        known += [self._is_to_be_read_at(head, node) for node in gave_up]
         since = max(known) if not awaited or least_s < run.scenario.join_timeout_s else began
         latest = since + least_s * (1 + DRIFT) + self._slack_s
         now = run.clock.now
         what = f"{agent.name} claims the first attempt at {now:.2f} s, not by {latest:.2f} s"
         require(now <= latest or agent.name not in self._asked[head], f"{what}, and waits for {awaited}")
+
+    # Another start of the job.
+
+    def check_end(self) -> None:
+        """The job starts again without nodes that are at fault: whoever comes when the head has left leaves soon."""
+        run = self._run
+        lines = [json.loads(line) for line in run.files.content[LAYOUT.requests][0].splitlines() if line]
+        told = [line for line in lines if line.get("kind") == "requeue"]
+        if not told or not self._is_usual or run.disk.claims:
+            return
+        run.witness.is_requeued = True
+        whats = ("unfit", "unhealthy", "never_starts")
+        at_fault = {run.agents[fault.node].name for fault in run.scenario.faults if fault.what in whats}
+        avoided = set(told[0]["nodes"])
+        require(
+            bool(avoided) and avoided <= at_fault, f"the next start avoids {sorted(avoided)}, not {sorted(at_fault)}"
+        )
+        head = run.agent(told[0]["by"])
+        for agent in run.agents:
+            late_s = agent.gone_at - max(head.left_at, agent.started_at)
+            is_soon = agent.exit_code is None or late_s <= LEAVES_WITHIN_S + self._slack_s
+            require(
+                is_soon, f"{agent.name} leaves {late_s:.1f} s after the head has left for another start, or it began"
+            )
 
     # Too few.
 
@@ -166,8 +193,12 @@ class Absences:
 
     def _is_read(self, head: object, node: str) -> bool:
         """Whether a head must have read what a node's agent has written."""
-        since = max(self._written.get(node, 0.0), self._began[head] + FIRST_LOOK_S - LOOKS_EVERY_S)
-        return self._finding(node) is not None and self._run.clock.now > since + LOOKS_EVERY_S + self._slack_s
+        is_there = self._finding(node) is not None or node in self._run.scenario.known_to_be_without_agent
+        return is_there and self._run.clock.now > self._is_to_be_read_at(head, node) + self._slack_s
+
+    def _is_to_be_read_at(self, head: object, node: str) -> float:
+        """When a head reads what is written of a node, at the latest."""
+        return max(self._written.get(node, -LOOKS_EVERY_S) + LOOKS_EVERY_S, self._began[head] + FIRST_LOOK_S)
 
     def _check_cause(self, agent: Agent, head: object, told: Mapping[str, Any], *, is_first: bool) -> None:
         """What a head says of a missing node is what that node's agent has written, or the head has seen itself."""
@@ -181,7 +212,9 @@ class Absences:
             require(is_so, f"{what}, and its checks have found nothing")
         elif cause == NEVER_STARTED:
             is_known = self._is_read(head, node) and is_first
-            require(not is_known, f"{what}, and its agent has written: {finding}")
+            is_srun = node in self._run.scenario.known_to_be_without_agent
+            require(is_srun or not is_known, f"{what}, and its agent has written: {finding}")
+            require(not is_srun or not is_known or "srun: " in str(told["detail"]), f"{what}, and srun has said why")
             has_looked = self._run.clock.now > self._began[head] + FIRST_LOOK_S + self._slack_s
             is_of_look = str(told["detail"]).startswith("has never started its agent")
             require(is_of_look or not (has_looked and is_first), f"{what}, and has not looked for a sign of it")

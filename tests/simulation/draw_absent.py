@@ -36,6 +36,9 @@ def draw_absent(seed: int) -> Scenario:
         join_timeout_s=join_timeout_s,
         join_retries=dice.choice([0, 0, 1]),
         disk_s=dice.choice([(0.001,), (0.01, 0.05)]),
+        srun_tells=seed % 3 == 1,
+        requeue_max=int(seed % 5 == 1),
+        requeue_on=("node_loss",),
         faults=tuple(faults),
     )
 

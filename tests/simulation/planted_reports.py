@@ -12,6 +12,7 @@ from hpc_elastic.agent.drivers import head_start
 from hpc_elastic.agent.drivers.job_clock import JobClock
 from hpc_elastic.agent.drivers.local_member import EXAMINES_AGAIN_S, LocalMember
 from hpc_elastic.agent.drivers.requeue import AllocationEnd
+from hpc_elastic.agent.rendezvous.findings import Findings
 from hpc_elastic.membership.actions import Action
 from hpc_elastic.membership.exits import Exits
 from hpc_elastic.membership.gathering import Gathering
@@ -180,6 +181,10 @@ REPORT_BUGS = {
     ),
     "well nodes are examined": ReportBug(
         LocalMember, "_examine_again_and_again", _although_well, "health", "for no cause"
+    ),
+    "srun's word is not read": ReportBug(Findings, "_ended_agents", _returning({}), "absent", "srun has said why"),
+    "a node that srun says has no agent is awaited": ReportBug(
+        Gathering, "_leave_out", lambda _: lambda *_: None, "absent", "claims the first attempt"
     ),
     "leases are looked at too often": ReportBug(Leases, "_look", _often, "foretold", "wakes up"),
 }

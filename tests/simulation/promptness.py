@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from hpc_elastic.membership.timing import DRIFT, SPARES_COME_WITHIN_S, Timing
 from hpc_elastic.rundir.records import AllocationClaim, AttemptClaim, RunResultRecord, World
+from tests.simulation.absences import LOOKS_EVERY_S
 from tests.simulation.disk import LAYOUT
 from tests.simulation.rules import require, start_of
 from tests.simulation.scenario import GRACE_S, Fault
@@ -150,6 +151,10 @@ class Promptness:
         if before is None and fault.what in ("unfit", "other_version"):
             began = max(each.started_at for each in run.agents)
             self._check_wait(f"the first attempt comes without {agent.name}", began, JOINS_WITHIN_S)
+        elif before is None and agent.name in run.scenario.known_to_be_without_agent:
+            began = max(each.started_at for each in run.agents if each is not agent)
+            last_look = LOOKS_EVERY_S + JOINS_WITHIN_S
+            self._check_wait(f"the first attempt comes without {agent.name}, as srun says", began, last_look)
         elif before is None and not agent.is_running and fault.node >= run.scenario.max_nodes:
             began = max(each.started_at for each in run.agents if each.number < run.scenario.max_nodes)
             self._check_wait(f"the first attempt comes without the spare {agent.name}", began, JOINS_WITHIN_S)

@@ -119,6 +119,7 @@ class Scenario:
     is_quorum: bool = False  # and one node that is needed is cut off for a while, which is all that happens
     is_busy: bool = False  # and the disks are, when one worker fails, which is all that happens
     is_foretold: bool = False  # whether `foretold` can say all that comes
+    srun_tells: bool = False  # of the nodes that start no agent, in the script's output
     is_resumed: bool = False  # whether later starts are other jobs, which a person has submitted
     faults: tuple[Fault, ...] = ()
 
@@ -131,6 +132,12 @@ class Scenario:
     def may_give_notice(self) -> bool:
         """Whether ranks may hear of a notice, by a person, by one who stops the run, or before a time limit."""
         return self.time_left_s is not None or any(fault.what in TELL_OF_AN_END for fault in self.faults)
+
+    @property
+    def known_to_be_without_agent(self) -> frozenset[str]:
+        """The nodes of which srun tells that they start no agent."""
+        never = (fault.node for fault in self.faults if fault.what == "never_starts")
+        return frozenset(self.names[node] for node in never) if self.srun_tells else frozenset()
 
     @property
     def min_nodes(self) -> int:

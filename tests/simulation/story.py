@@ -88,6 +88,8 @@ def introduce(scenario: Scenario) -> Iterator[str]:
         "a start of workers": scenario.spawn_s,
     }
     yield "; ".join(f"{what} takes {max(times):g} s at most" for what, times in slow.items())
+    for node in sorted(scenario.known_to_be_without_agent):
+        yield f"srun says that {node} starts no agent"
     for fault in scenario.faults:
         if fault.what in ("never_starts", "starts_late", "unfit", "other_version", "unhealthy"):
             yield _describe(fault)

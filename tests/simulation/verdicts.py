@@ -29,6 +29,7 @@ class Verdicts:
         run = self._run
         for agent in run.everybody:
             run.rules.leaves(agent, -1)
+        run.absences.check_end()
         require(len(run.disk.results) == 1 or self._may_have_no_result(), "the run ended without a result")
         for agent in run.agents:
             if agent.exit_code is not None:

@@ -42,7 +42,7 @@ from hpc_elastic.membership.messages import Beat, Dropped, Echo, Join, Message, 
 from hpc_elastic.membership.succession import Records
 from hpc_elastic.plan.launch_plan import BackoffPlan, ElasticPlan, LaunchPlan, RequeuePlan, RestartPlan, SignalsPlan
 from hpc_elastic.plan.roles import NodesPlan
-from hpc_elastic.rundir import store
+from hpc_elastic.rundir import complaint, store
 from hpc_elastic.rundir.records import AllocationClaim, Request
 from hpc_elastic.rundir.state_records import KeptState, SaveManifest
 from hpc_elastic.scheduler.allocation import Allocation
@@ -127,6 +127,9 @@ class Questions:
 
     def start_again(self, job_id: str, without: Exclusion) -> str:
         return f"job {job_id} is simulated"
+
+    def may_have_room_later(self) -> bool:
+        return False
 
     def may_answer_later(self) -> bool:
         return False
@@ -655,7 +658,7 @@ def wired(run: Any, plant: Plant) -> Iterator[None]:
     planted = plant.places()
     places: list[tuple[Any, str, Any]] = [
         (store, "os", shared),
-        (store, "open", shared.open_file),
+        *((module, "open", shared.open_file) for module in (store, complaint)),
         (journal, "os", shared),
         (journal, "remove_kept", _remove_kept),
         (allocation_claims, "os", shared),

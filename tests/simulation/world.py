@@ -354,6 +354,7 @@ class SimulatedRun:
             elif not fault.phase:
                 self._to_start += fault.what == "requeue"
                 self.clock.at(fault.at, lambda fault=fault: self._strike_at_time(fault))  # type: ignore[misc]
+        self._tell_of_nodes_without_agent()
         self.clock.after(self.scenario.lease_s, self._watch)
         self.scheduler.begin()
         self.conduct.begins()
@@ -361,6 +362,14 @@ class SimulatedRun:
         for agent in self.agents:
             is_there = agent.number not in never
             self.clock.at(starts[agent.number], lambda agent=agent, is_there=is_there: self._start(agent, is_there))  # type: ignore[misc]
+
+    def _tell_of_nodes_without_agent(self) -> None:
+        if ended := sorted(self.scenario.known_to_be_without_agent):
+            lines = [
+                f"srun: error: {node}: task {node.removeprefix('node')}: Exited with exit code 2" for node in ended
+            ]
+            text = "\n".join([f"hpc_elastic: starting an agent on each of {len(self.agents)} nodes", *lines, ""])
+            self.files.content[LAYOUT.script_output(self.job_of(self.agents[0]))] = [text.encode()]
 
     def _strike_at_time(self, fault: Fault) -> None:
         self._to_start -= fault.what == "requeue"

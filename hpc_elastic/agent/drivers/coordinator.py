@@ -177,6 +177,7 @@ class Coordinator:
             note=self._note,
             attempt=lambda: self._head.attempt,
             avoid=lambda: self._head.nodes_to_avoid,
+            is_fault_of_nodes=lambda: self._head.is_fault_of_nodes,
             charged=lambda: self._head.charged,
             is_stop_requested=lambda: self._watch.is_stop_requested,
             seconds_left=lambda: NEVER if time_left is None else time_left.left(self._loop.time()),

@@ -9,9 +9,10 @@ arrives and again when the workers are gone, and by the time left:
     it runs, is cancelled or completes                 cancelled, as by scancel
     no answer                                          unknown: no result, and the job is neither ended nor requeued
 
-After a preemption, at the time limit, and when too few nodes are left, the job is started again where `requeue` allows
-it. The reason is recorded first, in `requests.jsonl`; the agents leave with 75, and the batch script asks Slurm for the
-requeue: it lives outside of the image where the agents are in one. A request of a person to end the run goes before.
+After a preemption, at the time limit, and when too few nodes are left, or fit to take part, the job is started again
+where `requeue` allows it. The reason is recorded first, in `requests.jsonl`; the agents leave with 75, and the batch
+script asks Slurm for the requeue: it lives outside of the image where the agents are in one. A request of a person to
+end the run goes before.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ from hpc_elastic.scheduler.protocol import JobOutlook, JobState
 
 TERMINATED = Trigger.TERMINATED.value
 NODE_LOST = Trigger.NODE_LOST.value
+FOR_WANT_OF_NODES = (Trigger.NODES_MISSING.value, "setup_failed")
 NEAR_THE_END_S = 15.0  # a TERM so near the end of the job's time is that of the time limit
 WRITES_AFTER_END_S = 20.0  # of the 30 s to the KILL (KillWait) by default; the script asks for the start in the others
 
@@ -45,6 +47,7 @@ class AllocationEnd:
         note: records an event.
         attempt: returns the number of the latest attempt.
         avoid: returns the nodes that another start of the job is to avoid.
+        is_fault_of_nodes: returns whether nodes are missing by a fault of their own.
         charged: returns what the head has charged to the run's budgets.
         is_stop_requested: returns whether a person has asked for the end.
         seconds_left: returns the time that the job has left, as far as this agent knows.
@@ -60,6 +63,7 @@ class AllocationEnd:
         note: Callable[[Note], None],
         attempt: Callable[[], int],
         avoid: Callable[[], tuple[str, ...]],
+        is_fault_of_nodes: Callable[[], bool],
         charged: Callable[[], Charged],
         is_stop_requested: Callable[[], bool],
         seconds_left: Callable[[], float],
@@ -71,6 +75,7 @@ class AllocationEnd:
         self._note = note
         self._attempt = attempt
         self._avoid = avoid
+        self._is_fault_of_nodes = is_fault_of_nodes
         self._charged = charged
         self._is_stop_requested = is_stop_requested
         self._seconds_left = seconds_left
@@ -128,6 +133,8 @@ class AllocationEnd:
                 return ExitCode.REQUEUE, "stopped by the scheduler, which does not say whether the job starts again"
         else:
             reason = result.reason if result.reason in CAUSES else None
+            if result.reason in FOR_WANT_OF_NODES and self._is_fault_of_nodes():
+                reason = NODE_LOST
         if reason == REQUEUED:
             return self._requeued_by_scheduler()
         if reason in CAUSES and self._is_stop_requested():
@@ -183,7 +190,7 @@ class AllocationEnd:
         if refusal and self._journal.is_requeue_wanted and reason != ASKED_AGAIN:  # by a person, who was told so
             return await self._requeue(result, ASKED_AGAIN)
         words = describe_reason(reason)
-        if refusal and reason == result.reason == NODE_LOST:
+        if refusal and reason == NODE_LOST:
             return result
         if refusal:
             cause = f"{words}; {refusal}"

@@ -4,6 +4,8 @@ A controller that is restarted, upgraded or busy answers nothing for a minute or
 not always that (scontrol 22.05: "Unexpected message received"). So a refusal counts only if the scheduler answers
 another question before and after it; else it is asked again. To ask twice does no harm: a job that waits to start again
 is not requeued once more, and of two jobs that were submitted in the place of one, the second is refused by the first.
+
+A refusal for too many jobs in the queue counts only when this job's own time is nearly over: others may end before.
 """
 
 from __future__ import annotations
@@ -41,7 +43,8 @@ def ask_for_another_start(
             return ""
         did_answer, is_requeued = has_answered, journal.next_start.is_requeued()
         has_answered = is_requeued is not None
-        is_answer = did_answer and has_answered
+        is_full = journal.next_start.may_have_room_later()
+        is_answer = did_answer and has_answered and not is_full
         if is_requeued:
             return ""
         if is_answer or pause_s is None or not journal.next_start.may_answer_later():
@@ -50,6 +53,7 @@ def ask_for_another_start(
         if journal.is_end_wanted:
             return "a person has asked for the end of the run"
         if number == 0:
-            say(f"asking until the scheduler answers whether the job starts again: {refusal}")
+            until = "there is room in the queue" if is_full else "the scheduler answers whether the job starts again"
+            say(f"asking until {until}: {refusal}")
         time.sleep(pause_s)
     return refusal

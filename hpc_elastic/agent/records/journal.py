@@ -203,7 +203,19 @@ class Journal(AllocationClaims):
         records = self._chain.read_records(needs_world=needs_world)
         # NFS may show the folder as it was before this agent's own allocation was claimed.
         is_news = records.started_again is not None and records.started_again > self.allocation
+        records = replace(records, left_for=self._find_left_for(records))
         return records if is_news else replace(records, started_again=None)
+
+    def _find_left_for(self, records: Records) -> str:
+        """Return why a head has left this allocation before its first attempt; empty if none has, or that is unknown.
+
+        After an attempt others may go on without the head that has said so.
+        """
+        if records.first is None or records.claim is not None:
+            return ""
+        with contextlib.suppress(RunDirectoryError):
+            return self.next_start.reason_of(records.first.allocation) or ""
+        return ""
 
     def note_launch_agent(self) -> None:
         """Record that this process is the agent on srun's machine; the script stops srun (SIGSTOP) while it lives.

@@ -21,6 +21,8 @@ from hpc_elastic.scheduler.allocation import Allocation
 from hpc_elastic.scheduler.protocol import Exclusion, JobOutlook, NodeQuestions
 from hpc_elastic.useful_time.reading import furthest_step
 
+ENDS_WITHIN_S = 20.0  # the next pause between two tries, and the result
+
 
 class NextStart:
     """What is asked of the scheduler, and recorded for the next start, as one agent's allocation ends.
@@ -95,6 +97,16 @@ class NextStart:
     def may_answer_later(self) -> bool:
         """Return whether the scheduler may answer later what it has not answered; does not read the disk."""
         return self._questions.may_answer_later()
+
+    def may_have_room_later(self) -> bool:
+        """Return whether the next job was refused only for too many jobs, and this one has the time to ask again.
+
+        Asks the scheduler, and does not read the disk.
+        """
+        if not self._questions.may_have_room_later():
+            return False
+        outlook = self.outlook()
+        return outlook is not None and outlook.seconds_left is not None and outlook.seconds_left > ENDS_WITHIN_S
 
     def _find_exclusion(self, avoid: Sequence[str] | None) -> Exclusion:
         """Return what the next start is to avoid: these, or what a head has said, or what the latest claim blames."""

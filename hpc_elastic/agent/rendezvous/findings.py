@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 
 from hpc_elastic.agent.net.reach import Finding, Place, describe_blocked
 from hpc_elastic.codec import DecodeError, from_json, to_json
-from hpc_elastic.errors import MissingNode, RendezvousCause, RunDirectoryError
+from hpc_elastic.errors import ExitCode, MissingNode, RendezvousCause, RunDirectoryError
 from hpc_elastic.membership.gathering import Diagnosis
 from hpc_elastic.plan.launch_plan import LaunchPlan
+from hpc_elastic.rundir.complaint import last_lines
 from hpc_elastic.rundir.layout import RunLayout
 from hpc_elastic.rundir.records import Endpoint, RendezvousRecord, utc_text
 from hpc_elastic.rundir.store import list_numbers, read_json, remove, write_json
 from hpc_elastic.scheduler.allocation import Allocation
+from hpc_elastic.scheduler.slurm.srun_errors import find_ended_agents
 
 LAST_LINE_BYTES = 4096
 LONGEST_LINE = 200
@@ -68,14 +72,26 @@ class Findings:
         return list(self._diagnoses(nodes, own))
 
     def _diagnoses(self, nodes: Sequence[str], own: Endpoint) -> Iterator[Diagnosis]:
+        ended = self._ended_agents()
         for node in nodes:
-            record = self._record(node)
+            record, end = self._record(node), ended.get(node, "")
             if record is None:
-                detail = f"has never started its agent: {self._sign_of_life(node)}"
-                never = MissingNode(node=node, cause=RendezvousCause.NEVER_STARTED, detail=detail)
-                yield Diagnosis(missing=never)
+                said = f"srun: {end}; " if end else ""
+                detail = f"has never started its agent: {said}{self._sign_of_life(node)}"
+                missing = MissingNode(node=node, cause=RendezvousCause.NEVER_STARTED, detail=detail)
+                found = Diagnosis(missing=missing)
             else:
-                yield judge(record, head=self._place.node, own=own, port_range=self._plan.network.port_range)
+                found = judge(record, head=self._place.node, own=own, port_range=self._plan.network.port_range)
+            yield replace(found, gave_up=True, ended=not _is_of_agent(end)) if end else found
+
+    def _ended_agents(self) -> Mapping[str, str]:
+        """Returns the nodes whose agents have ended or could not be started, with srun's words in the script's output.
+
+        Other schedulers have no program that tells.
+        """
+        if self._place.is_local:
+            return {}
+        return find_ended_agents(last_lines(self._layout.script_output(self._place.job_id)), self._place.nodes)
 
     def _record(self, node: str) -> RendezvousRecord | None:
         """Returns the finding that a node wrote in this start of the job, None if there is none."""
@@ -106,6 +122,12 @@ class Findings:
         printable = "".join(letter if letter.isprintable() else " " for letter in last)
         whose = "" if is_first else ", perhaps of an earlier start of the job,"
         return f"{name} ends{whose} with: {printable[:LONGEST_LINE]}"
+
+
+def _is_of_agent(end: str) -> bool:
+    """Returns whether an agent has ended with an exit code of its own, so that its node could start it."""
+    code = re.fullmatch("Exited with exit code ([0-9]{1,3})", end)
+    return code is not None and ExitCode.USAGE < int(code[1]) in set(ExitCode)  # a program that fails exits with 1 or 2
 
 
 def judge(record: RendezvousRecord, *, head: str, own: Endpoint, port_range: Sequence[int]) -> Diagnosis:

@@ -17,10 +17,12 @@ from hpc_elastic.agent.records.retries import retry
 from hpc_elastic.agent.rendezvous.head_link import HeadLink, HeadListener, ask_to_join
 from hpc_elastic.agent.rendezvous.trouble import REPORT_TIMES, ReportTimes, Trouble
 from hpc_elastic.agent.system.background import BackgroundThread
-from hpc_elastic.errors import RendezvousTimeoutError
+from hpc_elastic.errors import ExitCode, HpcElasticError, RendezvousTimeoutError
 from hpc_elastic.membership.actions import Level
 from hpc_elastic.membership.authentication import ProtocolError
+from hpc_elastic.membership.discovery import describe_left
 from hpc_elastic.membership.messages import Join
+from hpc_elastic.membership.succession import Records
 from hpc_elastic.plan.launch_plan import LaunchPlan
 from hpc_elastic.rundir.records import AllocationClaim, Endpoint
 from hpc_elastic.scheduler.allocation import Allocation
@@ -62,6 +64,12 @@ class SearchTimes:
 
 
 SEARCH_TIMES = SearchTimes()
+
+
+class HeadLeftError(HpcElasticError):
+    """The head has left before this agent joined it, and the run goes on in another start of the job. Exit code 75."""
+
+    exit_code = ExitCode.REQUEUE
 
 
 class HeadSearch:
@@ -133,6 +141,7 @@ class HeadSearch:
             True if another agent is the head and was joined; False if this agent has claimed and is the head.
 
         Raises:
+            HeadLeftError: the head has left already.
             RunDirectoryError: the run is over or busy.
             RendezvousTimeoutError: `join_timeout` has passed or every try failed.
         """
@@ -176,7 +185,7 @@ class HeadSearch:
         known = self._known
         if known is None:
             return False
-        records = await self._retry(partial(self._journal.read_records, needs_world=False), say)
+        records = await self._read_records(say)
         if records.first is None or records.claim is not None or records.result is not None:
             return False
         after = records.first.allocation
@@ -184,6 +193,17 @@ class HeadSearch:
         if is_ours:
             say(f"{known.node} has opened no attempt and does not answer, so this node is the head now", "warning")
         return is_ours
+
+    async def _read_records(self, say: Callable[[str, Level], None]) -> Records:
+        """Returns what the run directory says, if the head has not left for another start of the job.
+
+        Raises:
+            HeadLeftError: it has.
+        """
+        records = await self._retry(partial(self._journal.read_records, needs_world=False), say)
+        if records.left_for:
+            raise HeadLeftError(describe_left(records.left_for))
+        return records
 
     async def _look(
         self, join: Join, listener: HeadListener, say: Callable[[str, Level], None], trouble: Trouble, number: int
@@ -205,6 +225,8 @@ class HeadSearch:
                     return False
                 self._claim_at = float("inf")
             elif now >= read_at:
+                if self._known is not None:  # it should have answered by now
+                    await self._read_records(say)
                 self._knows(await self._retry(self._journal.find_allocation, say) or self._known)
                 if self._known is None and not self._lookup.addresses:
                     self._lookup = await self._resolve()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 from hpc_elastic.job_ids import split_task_id
 from hpc_elastic.scheduler.environment import scrub_environment
@@ -13,6 +14,8 @@ from hpc_elastic.scheduler.environment import scrub_environment
 QUEUE_FIELDS = ("JobID", "JobArrayID", "State", "RestartCnt", "exit_code", "NodeList", "Reason")
 ACCOUNTING_FIELDS = ("JobIDRaw", "JobID", "State", "ExitCode", "NodeList", "Reason")
 OUTLOOK_FIELDS = ("State", "RestartCnt", "TimeLeft", "TimeUsed", "StartTime", "EndTime", "PreemptTime", "Reason")
+QUEUE_IDENTITY_FIELDS = ("Name", "WorkDir")
+ACCOUNTING_IDENTITY_FIELDS = ("JobName", "WorkDir")
 EXCLUDED_FIELD = "ExcNodes"
 SEPARATOR = "|"
 
@@ -25,6 +28,8 @@ _DEVICES = frozenset({"CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "ZE_AFFINI
 
 # They name the Slurm that all commands talk to.
 _SELECTING = ("SLURM_CLUSTERS", "SLURM_CONF", "SLURM_CONF_SERVER")
+
+_CLUSTERS = ("SLURM_CLUSTERS", "SBATCH_CLUSTERS")
 
 # Prefixes of variables in people's profiles that change what the commands print, or which jobs they act on.
 _COMMAND_VARIABLES = ("SQUEUE_", "SACCT_", "SCANCEL_", "SINFO_", "SCONTROL_", "SLURM_TIME_FORMAT")
@@ -102,6 +107,25 @@ def sacct_command(job_ids: Sequence[str]) -> list[str]:
     ]
 
 
+def squeue_identity_command(job_id: str) -> list[str]:
+    """Build the squeue command that asks the controller for the name and the working directory of a job."""
+    fields = ",".join(f"{field}:{SEPARATOR}" for field in QUEUE_IDENTITY_FIELDS)
+    return ["squeue", "--noheader", "--all", "--states=all", f"--jobs={job_id}", f"--Format={fields}"]
+
+
+def sacct_identity_command(job_id: str) -> list[str]:
+    """Build the sacct command that asks accounting for the name and the working directory of a job."""
+    return [
+        "sacct",
+        "--noheader",
+        "--allocations",
+        "--parsable2",
+        f"--delimiter={SEPARATOR}",
+        f"--jobs={job_id}",
+        f"--format={','.join(ACCOUNTING_IDENTITY_FIELDS)}",
+    ]
+
+
 def scancel_command(job_id: str) -> list[str]:
     """Build the scancel command that ends a job in any state."""
     return ["scancel", job_id]
@@ -130,6 +154,12 @@ def config_command() -> list[str]:
 def partitions_command() -> list[str]:
     """Build the scontrol command that prints every partition, one a line."""
     return ["scontrol", "--oneliner", "show", "partition"]
+
+
+def qos_command() -> list[str]:
+    """Build the sacctmgr command that prints whom each QOS preempts, and what it grants a job that is preempted."""
+    fields = "format=Name,Preempt,PreemptMode,GraceTime"
+    return ["sacctmgr", "--noheader", "--parsable2", "--readonly", "show", "qos", fields]
 
 
 def sinfo_command() -> list[str]:
@@ -171,6 +201,29 @@ def selection(environ: Mapping[str, str]) -> dict[str, str]:
     """Return the variables that name the Slurm of sbatch and of the other commands; none where there is one only."""
     chosen = _for_one_cluster(environ)
     return {name: chosen[name] for name in _SELECTING if name in chosen}
+
+
+def as_submitted(environ: Mapping[str, str], submission: Mapping[str, Any], *, host: str) -> dict[str, str]:
+    """Return the environment in which commands ask the cluster that got a run's job, whichever this shell names.
+
+    Jobs of two clusters may have the same id: what one says of it must not be taken for the other's word. Without a
+    name in the record the job went to the cluster of the submitting host, which another host need not know.
+
+    Args:
+        environ: this shell's.
+        submission: the run's record; empty if there is none.
+        host: this machine's name.
+    """
+    selected = submission.get("selected_by")
+    if not isinstance(selected, Mapping):
+        return dict(environ)
+    if named := selected.get("SLURM_CLUSTERS"):
+        chosen = {"SLURM_CLUSTERS": str(named)}
+    elif submission.get("host") == host:
+        chosen = {}
+    else:
+        return dict(environ)
+    return {name: value for name, value in environ.items() if name not in _CLUSTERS} | chosen
 
 
 def _for_one_cluster(environ: Mapping[str, str]) -> dict[str, str]:

@@ -6,17 +6,19 @@ import math
 import os
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from hpc_elastic.errors import SchedulerError
 from hpc_elastic.scheduler.slurm import commands
 from hpc_elastic.scheduler.slurm.output import CommandOutput
 from hpc_elastic.scheduler.slurm.runner import Runner, run_command
 from hpc_elastic.scheduler.slurm.words import find_tip, slurm_words
+from hpc_elastic.units import parse_duration
 
 _SETTING = re.compile(r"^(\w+)\s*= ?(.*)$", re.M)
 _FIELD = re.compile(r"(\w+)=(\S*)")
 _MINUTES = re.compile(r"(\d{1,9})(?: min)?")
+_QOS_FIELDS = 4
 _SECONDS = re.compile(r"(\d{1,9})(?: sec)?")
 
 
@@ -25,20 +27,26 @@ class StopLimits:
     """The times of a cluster and of one of its partitions, in seconds; None where Slurm does not say.
 
     `kill_wait_s`: between TERM and KILL, of every job that is ended (KillWait). `preemption_s`: before that, for a job
-    that is preempted in the partition (GraceTime); None where its jobs are not preempted. `over_time_s`: beyond its
-    time limit before it is ended (OverTimeLimit), infinite where that never happens.
+    that is preempted in the partition, or in `qos` where QOSs preempt each other (GraceTime); None where its jobs are
+    not preempted. `over_time_s`: beyond its time limit before it is ended (OverTimeLimit), infinite where that never
+    happens.
     """
 
     kill_wait_s: int | None
     preemption_s: int | None
     partition: str
     over_time_s: float | None = None
+    qos: str = ""
 
 
-def find_stop_limits(partition: str | None, *, timeout_s: float = 4.0, run: Runner = run_command) -> StopLimits:
+def find_stop_limits(
+    partition: str | None, qos: str | None = None, *, timeout_s: float = 4.0, run: Runner = run_command
+) -> StopLimits:
     """Ask the controller for the limits of a partition, None for the default one.
 
     Of several, as in `batch,long`, they are those of the one that kills a preempted job soonest: Slurm may take any.
+    With preempt/qos the GraceTime of a partition means nothing, and accounting is asked for that of the QOS; which QOS
+    a job gets that names none is not known.
 
     Raises:
         SchedulerError: Slurm does not answer.
@@ -48,7 +56,31 @@ def find_stop_limits(partition: str | None, *, timeout_s: float = 4.0, run: Runn
     partitions = parse_partitions(run(commands.partitions_command(), environ=environ, timeout_s=timeout_s))
     names = partition.split(",") if partition else [None]
     limits = [_limits_of(name, find_partition(partitions, name), config) for name in names]
+    if config.get("PreemptType") == "preempt/qos":
+        return replace(limits[0], preemption_s=_ask_grace_of_qos(qos, config, environ, timeout_s, run), qos=qos or "")
     return min(limits, key=lambda each: math.inf if each.preemption_s is None else each.preemption_s)
+
+
+def _ask_grace_of_qos(
+    qos: str | None, config: Mapping[str, str], environ: Mapping[str, str], timeout_s: float, run: Runner
+) -> int | None:
+    """Return the GraceTime of a QOS that another one preempts; None if none does, or if accounting does not say."""
+    if not qos:
+        return None
+    try:
+        told = run(commands.qos_command(), environ=environ, timeout_s=timeout_s)
+    except SchedulerError:
+        return None
+    rows = {row[0]: row for line in told.stdout.splitlines() if len(row := line.strip().split("|")) == _QOS_FIELDS}
+    is_preempted = any(qos in victims.split(",") for _, victims, _, _ in rows.values())
+    if told.returncode or qos not in rows or not is_preempted:
+        return None
+    mode = rows[qos][2].upper()
+    is_off = (config.get("PreemptMode", "OFF") if mode in ("", "CLUSTER") else mode) == "OFF"
+    try:
+        return None if is_off else int(parse_duration(rows[qos][3]).total_seconds())
+    except ValueError:
+        return None
 
 
 def _limits_of(name: str | None, found: Mapping[str, str], config: Mapping[str, str]) -> StopLimits:

@@ -13,7 +13,7 @@ from hpc_elastic.hostlist import HostlistError, expand_hostlist
 from hpc_elastic.job_ids import split_task_id
 from hpc_elastic.scheduler.protocol import JobOutlook, JobState, JobStatus
 from hpc_elastic.scheduler.slurm.commands import ACCOUNTING_FIELDS, OUTLOOK_FIELDS, QUEUE_FIELDS, SEPARATOR
-from hpc_elastic.scheduler.slurm.words import find_tip, printable, slurm_words
+from hpc_elastic.scheduler.slurm.words import find_tip, is_about_full_queue, printable, slurm_words
 from hpc_elastic.units import parse_duration
 
 # job_state_string() of Slurm 20.11 to 26.05 and https://slurm.schedmd.com/job_state_codes.html, as far as the words are
@@ -89,7 +89,9 @@ def parse_submission(output: CommandOutput) -> str:
     """
     if output.returncode:
         words = slurm_words(output.stderr)
-        raise SchedulerError(f"sbatch refused the job: {words}", tip=find_tip(words))
+        refusal = SchedulerError(f"sbatch refused the job: {words}", tip=find_tip(words))
+        refusal.is_full = is_about_full_queue(words)
+        raise refusal
     match = _SUBMITTED.fullmatch(output.stdout.strip().rpartition("\n")[2].strip())
     if match is None:
         shown = printable(output.stdout.strip(), _SHOWN_CHARACTERS)

@@ -4,36 +4,59 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
 
-from hpc_elastic.errors import SchedulerError
+from hpc_elastic.errors import RunDirectoryError, SchedulerError
 from hpc_elastic.job_ids import split_task_id
+from hpc_elastic.rundir import store
+from hpc_elastic.rundir.layout import RunLayout
 from hpc_elastic.scheduler.protocol import JobState, JobStatus
 from hpc_elastic.scheduler.slurm import commands, output
 from hpc_elastic.scheduler.slurm.limits import parse_config
-from hpc_elastic.scheduler.slurm.runner import MissingProgramError, Runner, run_command
+from hpc_elastic.scheduler.slurm.runner import MissingProgramError, Runner, SilenceError, run_command
+from hpc_elastic.scheduler.slurm.words import is_set_up, slurm_words
 
 if TYPE_CHECKING:  # `status` does not need it, and may take only 50 ms in all
     from hpc_elastic.plan.launch_plan import LaunchPlan
 
 
+_TIP_OF_SILENCE = "try again later; `--site NAME` takes a site without asking, and `--site local` runs on this machine"
+
+
 class SlurmScheduler:
     """Submits, queries and cancels jobs of the Slurm that the environment selects; every call has a time limit.
+
+    Queries and cancellations of a run go to the cluster that its record names, whichever this shell names.
 
     Args:
         timeout_s: the limit of a query or a cancellation.
         submit_timeout_s: the limit of a submission; long, because a job whose sbatch was killed may be in the queue.
         run: the function that runs the commands.
+        submission: the record of the run whose jobs are meant; None for jobs of this shell's cluster.
     """
 
     name = "slurm"
     answers_at_once = False
 
-    def __init__(self, *, timeout_s: float = 30.0, submit_timeout_s: float = 90.0, run: Runner = run_command) -> None:
+    def __init__(
+        self,
+        *,
+        timeout_s: float = 30.0,
+        submit_timeout_s: float = 90.0,
+        run: Runner = run_command,
+        submission: Mapping[str, Any] | None = None,
+    ) -> None:
         self._timeout_s = timeout_s
         self._submit_timeout_s = submit_timeout_s
         self._run = run
+        self._submission = submission or {}
         self._has_accounting = True
+
+    @property
+    def cluster(self) -> str:
+        """The name of the cluster that is asked; empty for this machine's own."""
+        return commands.selection(self._environ()).get("SLURM_CLUSTERS", "")
 
     def submit(self, plan: LaunchPlan, script: str) -> str:
         """Submit the script, with an environment that has no other job's identity.
@@ -72,6 +95,14 @@ class SlurmScheduler:
         if forgotten := [job_id for job_id in asked if job_id not in found]:
             found |= self._ask_accounting(forgotten)
         return {job_id: found.get(job_id) or _gone(job_id) for job_id in job_ids}
+
+    def expected_start(self, job_id: str) -> datetime | None:
+        """Return when a waiting job is expected to start, by the controller's clock; None if there is no estimate.
+
+        Raises:
+            SchedulerError: Slurm does not answer, does not know the job, or what it says cannot be read.
+        """
+        return output.parse_outlook(self._ask(commands.outlook_command(job_id))).starts
 
     def cancel_pending(self, job_id: str) -> None:
         """Cancel the pending tasks of an array; running tasks go on.
@@ -114,30 +145,59 @@ class SlurmScheduler:
         return found or {}
 
     def _ask(self, command: Sequence[str]) -> output.CommandOutput:
-        return self._run(command, environ=commands.query_environment(os.environ), timeout_s=self._timeout_s)
+        return self._run(command, environ=commands.query_environment(self._environ()), timeout_s=self._timeout_s)
+
+    def _environ(self) -> Mapping[str, str]:
+        return commands.as_submitted(os.environ, self._submission, host=os.uname().nodename)
 
 
-def make_scheduler(*, run_dir: str | None, timeout_s: float) -> SlurmScheduler:  # noqa: ARG001
+def make_scheduler(*, run_dir: str | None, timeout_s: float) -> SlurmScheduler:
     """Make the Slurm scheduler, as `scheduler.protocol.SchedulerModule` asks."""
-    return SlurmScheduler(timeout_s=timeout_s)
+    return SlurmScheduler(timeout_s=timeout_s, submission=_read_submission(run_dir) if run_dir else None)
 
 
-def slurm_answers(timeout_s: float = 2.0) -> bool:
-    """Return whether there is a Slurm that answers `sinfo` in time."""
+def _read_submission(run_dir: str) -> Mapping[str, Any]:
+    """Return the record of a run's submission; empty if there is none, or none that can be read."""
     try:
-        done = run_command(
-            commands.sinfo_command(), environ=commands.query_environment(os.environ), timeout_s=timeout_s
-        )
-    except SchedulerError:
+        record = store.read_json(RunLayout(run_dir).submission)
+    except RunDirectoryError:
+        return {}
+    return record if isinstance(record, dict) else {}
+
+
+def slurm_answers(timeout_s: float = 10.0) -> bool:
+    """Return True if a Slurm answers here, False if none is set up on this machine.
+
+    A controller that restarts or is busy makes no login node a machine without Slurm.
+
+    Raises:
+        SchedulerError: one is set up and does not answer `sinfo` in time.
+    """
+    environ = commands.query_environment(os.environ)
+    try:
+        done = run_command(commands.sinfo_command(), environ=environ, timeout_s=timeout_s)
+    except MissingProgramError:
         return False
-    return done.returncode == 0
+    except SchedulerError as error:
+        raise SchedulerError(error.message, tip=_TIP_OF_SILENCE) from error
+    if done.returncode and not is_set_up(done.stderr):
+        return False
+    if done.returncode:
+        raise SchedulerError(f"Slurm does not answer: {slurm_words(done.stderr)}", tip=_TIP_OF_SILENCE)
+    return True
 
 
-def cluster_name(timeout_s: float = 2.0) -> str | None:
-    """Return Slurm's name of the cluster (ClusterName); None if no Slurm answers in time."""
+def cluster_name(timeout_s: float = 10.0) -> str | None:
+    """Return Slurm's name of the cluster (ClusterName); None if Slurm does not tell it here.
+
+    Raises:
+        SchedulerError: Slurm does not answer in time.
+    """
     environ = commands.query_environment(os.environ)
     try:
         config = parse_config(run_command(commands.config_command(), environ=environ, timeout_s=timeout_s))
+    except SilenceError as error:
+        raise SchedulerError(error.message, tip=_TIP_OF_SILENCE) from error
     except SchedulerError:
         return None
     return config.get("ClusterName")

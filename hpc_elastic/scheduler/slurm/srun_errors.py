@@ -2,26 +2,43 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Mapping, Sequence
 
-from hpc_elastic.hostlist import name_some
+from hpc_elastic.hostlist import HostlistError, expand_hostlist, name_some
 from hpc_elastic.printable import printable_line
 
 # srun 22.05 to 26.05, src/srun and src/api/step_launch.c. The first one counts: what follows is the end of the others.
 _GAVE_UP = re.compile(r"srun: error: (Task launch for .* failed on node .*|Application launch failed: .*|Aborting, .*)")
 _REFUSED = re.compile(r"srun: error: Task launch for \S+ failed on node (\S+): (.*)")
+# A task that slurmd has taken and could not start, and tasks that have ended. There is one a node.
+_NOT_STARTED = re.compile(r"srun: error: task ([0-9]{1,7}) (launch failed: .*)")
+_ENDED = re.compile(r"srun: error: (\S+): tasks? [0-9,-]+: (.+)")
 _REBOOTED = re.compile(r"srun: error: Aborting, io error and missing step on node ([0-9]{1,7})")
+_WAITS = re.compile(r"srun: Job (\S+) step creation (?:temporarily|still) disabled, retrying \((.*)\)")
 # What slurmstepd writes to the script's output at a `scancel` (22.05, 24.11 and 26.05). Another cause stands after DUE
 # TO (TIME LIMIT, PREEMPTION, NODE FAILURE, JOB REQUEUE ...); the signal of 26.05 is none.
 _SCANCEL = re.compile(r".*\berror: \*\*\* JOB \S+ ON \S+ CANCELLED AT \S+(?: DUE to SIGNAL \w+)? \*\*\*")
 _BEGINS = "hpc_elastic: run directory "  # the first line of each start, which all write into one file
+_LAUNCHES = "hpc_elastic: starting an agent on each "  # what comes before is of setup, which may use srun as well
 
 
 def find_launch_error(lines: Sequence[str]) -> str:
     """Return the first error for which srun gave up in the latest start of the job; empty if there is none."""
     found = map(_GAVE_UP.fullmatch, _of_latest_start(lines))
     return next((match[1] for match in found if match), "")
+
+
+def describe_step_wait(last_line: str) -> str:
+    """Return for people why srun waits to start the agents, as the last line says; empty if it does not wait."""
+    if not (match := _WAITS.fullmatch(last_line)):
+        return ""
+    job_id, reason = match[1], printable_line(match[2])
+    return (
+        f"srun waits to start the agents ({reason}): another step of job {job_id} may hold its CPUs or memory; "
+        f"`squeue --steps --jobs={job_id}`"
+    )
 
 
 def find_unstarted(lines: Sequence[str], nodes: Sequence[str] = ()) -> dict[str, str]:
@@ -45,6 +62,27 @@ def find_unstarted(lines: Sequence[str], nodes: Sequence[str] = ()) -> dict[str,
     return found
 
 
+def find_ended_agents(lines: Sequence[str], nodes: Sequence[str]) -> dict[str, str]:
+    """Return the nodes whose agents have ended, or could not be started, in the latest start of the job, and how.
+
+    Those of other nodes go on. An agent that has exited with 0 is not among them. The words are srun's.
+
+    Args:
+        lines: of the script's output.
+        nodes: the nodes of the step in its order, for srun names a task that was not started by its place.
+    """
+    found: dict[str, str] = {}
+    for line in _since_launch(lines):
+        if match := _NOT_STARTED.fullmatch(line):
+            for node in nodes[int(match[1]) : int(match[1]) + 1]:
+                found.setdefault(node, printable_line(match[2]))
+        elif match := _ENDED.fullmatch(line):
+            with contextlib.suppress(HostlistError):
+                for node in expand_hostlist(match[1]):
+                    found.setdefault(node, printable_line(match[2]))
+    return found
+
+
 def tells_of_scancel(lines: Sequence[str]) -> bool:
     """Return whether the latest start of the job was signalled with `scancel`, which ends it unless told otherwise."""
     return any(map(_SCANCEL.fullmatch, _of_latest_start(lines)))
@@ -57,6 +95,12 @@ def describe_unstarted(unstarted: Mapping[str, str]) -> str:
         by_reason.setdefault(reason, []).append(node)
     told = "; ".join(f"{name_some(nodes)} ({reason})" for reason, nodes in by_reason.items())
     return f"srun could not start the agents on {told}" if told else ""
+
+
+def _since_launch(lines: Sequence[str]) -> Sequence[str]:
+    """Return the lines since the latest launch; none of a start that has not come so far."""
+    latest = max((number for number, line in enumerate(lines) if line.startswith((_BEGINS, _LAUNCHES))), default=-1)
+    return () if latest >= 0 and lines[latest].startswith(_BEGINS) else lines[latest + 1 :]
 
 
 def _of_latest_start(lines: Sequence[str]) -> Sequence[str]:

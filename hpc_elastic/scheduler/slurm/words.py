@@ -11,6 +11,7 @@ _PREFIX = re.compile(r"^(?:s[a-z]+|slurm_\w+)(?:: | )(?:error|fatal): ", re.MULT
 _MOST_CHARACTERS = 1000
 
 # The first pattern that matches decides; they are from slurm_errno.c of 22.05 to 26.05 and from sbatch itself.
+_FULL = "AssocMaxSubmitJobLimit|AssocGrpSubmitJobsLimit|QOSMaxSubmitJob|QOSGrpSubmitJobs"
 _TIPS = (
     ("Unable to contact slurm controller", "the controller is down or cannot be reached from here: try again later"),
     ("Socket timed out", "the controller is busy; the job may have been accepted: look with `squeue --me` first"),
@@ -20,8 +21,8 @@ _TIPS = (
     ("Invalid qos", "name a QOS of yours: `sbatch: {qos: ...}`; `sacctmgr show assoc` lists them"),
     ("nvalid partition", "`sinfo --summarize` lists the partitions; name one: `sbatch: {partition: ...}`"),
     (
-        "AssocMaxSubmitJobLimit|AssocGrpSubmitJobsLimit|QOSMaxSubmitJob",
-        "you have as many jobs in the queue as your account or QOS allows: wait for some, or cancel some",
+        _FULL,
+        "as many jobs in the queue as your account or QOS allows, each run of an array is one: wait, or cancel some",
     ),
     ("Assoc(?:Max|Grp)|QOSM|QOSGrp|QOS/|accounting/QOS", "over a limit of your account or QOS: ask for less"),
     ("time limit", "`sinfo --format='%P %l'` lists the limits; ask for less `time`, or another partition"),
@@ -71,6 +72,20 @@ def printable(text: str, most: int) -> str:
     """Return the text with unprintable characters escaped, cut after `most` characters."""
     shown = printable_line(text[:most])
     return shown if len(text) <= most else f"{shown}..."
+
+
+def is_about_full_queue(words: str) -> bool:
+    """Return whether Slurm refuses a job only because there are as many in the queue as one may have there."""
+    return re.search(_FULL, words) is not None
+
+
+def is_set_up(stderr: str) -> bool:
+    """Return whether a command that failed knew a Slurm to ask: it had a slurm.conf, or a controller to get it from.
+
+    The words are of slurm_conf_init() in 22.05 to 26.05: Debian's slurm-client on a laptop prints the first.
+    """
+    is_unknown = "Could not establish a configuration source" in stderr
+    return not is_unknown or re.search("remote config|Unable to contact", stderr) is not None
 
 
 def find_tip(words: str) -> str | None:

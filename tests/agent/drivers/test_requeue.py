@@ -6,7 +6,9 @@ import asyncio
 import itertools
 import json
 import threading
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +17,9 @@ import pytest
 from hpc_elastic.agent.drivers.coordinator import CoordinatorTimes
 from hpc_elastic.agent.drivers.head_watch import WatchTimes
 from hpc_elastic.agent.drivers.job_clock import JobClock, TimeLeft
-from hpc_elastic.membership.messages import Assign, End, GiveNotice, Stop, Stopped, Terminated
+from hpc_elastic.errors import MissingNode, RendezvousCause
+from hpc_elastic.membership.gathering import Diagnosis
+from hpc_elastic.membership.messages import Assign, End, GiveNotice, Join, Stop, Stopped, Terminated
 from hpc_elastic.membership.notices import NoticeGiven
 from hpc_elastic.plan.launch_plan import RequeuePlan
 from hpc_elastic.rundir.layout import RunLayout
@@ -311,6 +315,59 @@ def test_a_requeue_that_there_cannot_be_stops_nothing(tmp_path: Path) -> None:
 
     play(tmp_path, scene, times=QUICK)
     assert any(text.endswith("requeue.max is 0, so the job is not started again; nothing was done") for text in said)
+
+
+@pytest.mark.parametrize("is_allowed", [True, False])
+def test_a_run_that_is_short_of_nodes_as_one_could_start_no_agent_begins_anew_without_it(
+    tmp_path: Path, *, is_allowed: bool
+) -> None:
+    missing = MissingNode(node="node1", cause=RendezvousCause.NEVER_STARTED, detail="has never started its agent")
+
+    async def scene(made: Scene) -> None:
+        next_start = made.coordinator._journal.next_start
+        on = ("node_loss",) if is_allowed else ("preempted",)
+        next_start._plan = replace(next_start._plan, requeue=RequeuePlan(max=1, on=on))
+        made.coordinator.received_from_own(a_join(0))
+        end = await until(made, End)
+        assert isinstance(end, End)
+        assert end.exit_code == (75 if is_allowed else 6)
+        assert "node1 has never started its agent" in end.cause
+
+    times = replace(QUICK, watch=replace(QUICK.watch, diagnose_after_s=0.001))
+    play(
+        tmp_path, scene, nodes=2, diagnose=lambda _: [Diagnosis(missing=missing, gave_up=True, ended=True)], times=times
+    )
+    told = [line for line in read_lines(RunLayout(tmp_path).requests) if line["kind"] == "requeue"]
+    assert [(line["reason"], line["nodes"]) for line in told] == ([("node_lost", ["node1"])] if is_allowed else [])
+    result = read_json(RunLayout(tmp_path).result)
+    assert (result is None) == is_allowed
+    assert is_allowed or result["reason"] == "nodes_missing"
+
+
+@pytest.mark.parametrize(
+    ("faulty", "reason"),
+    [(partial(a_join, problem="x is not mounted"), "setup_failed"), (partial(a_join, unhealthy="x"), "nodes_missing")],
+)
+@pytest.mark.parametrize("is_one_of_two", [True, False])
+def test_a_run_that_has_too_few_fit_nodes_begins_anew_without_the_others_if_these_are_few(
+    tmp_path: Path, faulty: Callable[[int], Join], reason: str, *, is_one_of_two: bool
+) -> None:
+    nodes = 2 if is_one_of_two else 1
+
+    async def scene(made: Scene) -> None:
+        next_start = made.coordinator._journal.next_start
+        next_start._plan = replace(next_start._plan, requeue=RequeuePlan(max=1, on=("node_loss",)))
+        if is_one_of_two:
+            made.coordinator._head.joined(faulty(1), 0.0)
+        made.coordinator.received_from_own(a_join(0) if is_one_of_two else faulty(0))
+        end = await until(made, End)
+        assert isinstance(end, End)
+        assert (end.exit_code == 75) == is_one_of_two
+
+    play(tmp_path, scene, nodes=nodes, times=QUICK)
+    told = [line for line in read_lines(RunLayout(tmp_path).requests) if line["kind"] == "requeue"]
+    assert [(line["reason"], line["nodes"]) for line in told] == [("node_lost", ["node1"])] * is_one_of_two
+    assert is_one_of_two or read_json(RunLayout(tmp_path).result)["reason"] == reason
 
 
 @pytest.mark.parametrize(

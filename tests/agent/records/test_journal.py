@@ -240,6 +240,16 @@ def test_a_folder_as_it_was_before_the_new_start_does_not_send_its_agents_away(r
     assert member.read_records().started_again == 1
 
 
+def test_who_comes_when_the_head_has_left_for_another_start_reads_that_until_there_is_an_attempt(runs: Runs) -> None:
+    head, late = runs.journal(), runs.journal(a_place(node_id=1))
+    head.claim_allocation(HEAD)
+    assert late.read_records().left_for == ""
+    head.next_start.note("node_lost", ["node1"])
+    assert late.read_records().left_for == "node_lost"
+    head.claim_attempt(*an_attempt())  # then others may go on without the head that has said so
+    assert late.read_records().left_for == ""
+
+
 def test_a_start_that_left_before_it_opened_an_attempt_vouches_for_no_other(runs: Runs) -> None:
     older = runs.journal()
     older.claim_allocation(HEAD)

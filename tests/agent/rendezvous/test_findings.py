@@ -94,6 +94,44 @@ def test_who_is_refused_where_the_head_listens_met_a_firewall(tmp_path: Path) ->
     )
 
 
+LAUNCHED = "hpc_elastic: run directory /run\nhpc_elastic: starting an agent on each of 2 nodes\n"
+
+
+@pytest.mark.parametrize(
+    ("said", "is_over", "ended"),
+    [
+        ("task 1 launch failed: Slurmd could not connect IO", True, True),
+        ("node1: task 1: Exited with exit code 2", True, True),
+        ("node1: task 1: Exited with exit code 127", True, True),
+        ("node1: task 1: Killed", True, True),
+        ("node1: task 1: Exited with exit code 6", True, False),  # the agent's own
+        ("node1: task 1: Exited with exit code 75", True, False),
+        ("node0: task 0: Exited with exit code 2", False, False),
+    ],
+)
+@pytest.mark.parametrize("has_written", [False, True])
+def test_who_srun_says_has_ended_is_over(
+    tmp_path: Path, said: str, *, is_over: bool, ended: bool, has_written: bool
+) -> None:
+    if has_written:
+        write(tmp_path)
+    Path(RunLayout(tmp_path).script_output("42")).write_text(f"{LAUNCHED}srun: error: {said}\n")
+    found = read(tmp_path)
+    assert (found.gave_up, found.ended) == (is_over, ended)
+    cause = RendezvousCause.CANNOT_ROUTE if has_written else RendezvousCause.NEVER_STARTED
+    assert found.missing.cause is cause
+    words = said.split(": ", 2)[-1] if "launch" not in said else "launch failed: Slurmd could not connect IO"
+    is_quoted = f"has never started its agent: srun: {words}; there is no agents/node1.out" in found.missing.detail
+    assert is_quoted == (is_over and not has_written)
+
+
+def test_nobody_tells_of_agents_on_this_machine(tmp_path: Path) -> None:
+    place = replace(a_place(0), job_id="local-42", is_local=True)
+    Path(RunLayout(tmp_path).script_output("local-42")).write_text(f"{LAUNCHED}srun: error: node1: task 1: Killed\n")
+    (found,) = Findings(make_run_plan(tmp_path), place).read(["node1"], HEAD)
+    assert not found.gave_up
+
+
 @pytest.mark.parametrize("changes", [{"port": 25001}, {"head": "node7"}])
 def test_who_is_refused_elsewhere_was_only_refused(tmp_path: Path, changes: dict[str, object]) -> None:
     write(tmp_path, replace(FINDING, cause=RendezvousCause.REFUSED, **changes))  # type: ignore[arg-type]

@@ -17,7 +17,7 @@ import pytest
 from hpc_elastic.agent.net.transport import Connection, ConnectionFactory, connection_factory
 from hpc_elastic.agent.node.network import listen, listen_on_first
 from hpc_elastic.agent.records.journal import Journal
-from hpc_elastic.agent.rendezvous.search import HeadSearch, SearchTimes
+from hpc_elastic.agent.rendezvous.search import HeadLeftError, HeadSearch, SearchTimes
 from hpc_elastic.agent.rendezvous.trouble import ReportTimes, Trouble
 from hpc_elastic.agent.system.background import BackgroundThread
 from hpc_elastic.errors import RendezvousCause, RendezvousTimeoutError, RunDirectoryError
@@ -495,6 +495,20 @@ def test_a_late_agent_of_a_run_that_is_over_does_not_wait_for_a_head(tmp_path: P
         write_json(made.layout.result, {"state": "SUCCEEDED"})
         with pytest.raises(RunDirectoryError, match="is over"):
             await made.find(1)
+
+    play(tmp_path, scene)
+
+
+def test_a_late_agent_does_not_wait_for_a_head_that_has_left_for_another_start_of_the_job(tmp_path: Path) -> None:
+    """It held the job up for minutes, became the head itself, and ended the run."""
+
+    async def scene(made: Scene) -> None:
+        head = made.journal(0)
+        head.claim_allocation(Endpoint(address="127.0.0.2", port=1))
+        head.next_start.note("node_lost", ["local1"])
+        with pytest.raises(HeadLeftError, match="the job is started again"):
+            await made.find(1)
+        assert not Path(made.layout.allocation(2)).exists()
 
     play(tmp_path, scene)
 

@@ -1,6 +1,34 @@
 from __future__ import annotations
 
+import pytest
+
 from hpc_elastic.scheduler.slurm import commands
+
+
+@pytest.mark.parametrize(
+    ("submission", "shell", "asked"),
+    [
+        ({"host": "login1", "selected_by": {"SLURM_CLUSTERS": "big"}}, {}, {"SLURM_CLUSTERS": "big"}),
+        (
+            {"host": "login9", "selected_by": {"SLURM_CLUSTERS": "big"}},
+            {"SBATCH_CLUSTERS": "x"},
+            {"SLURM_CLUSTERS": "big"},
+        ),
+        ({"host": "login1", "selected_by": {}}, {"SLURM_CLUSTERS": "big", "SBATCH_CLUSTERS": "x"}, {}),
+        (
+            {"host": "login9", "selected_by": {}},
+            {"SLURM_CLUSTERS": "big"},
+            {"SLURM_CLUSTERS": "big"},
+        ),  # perhaps its own
+        ({"host": "login1"}, {"SLURM_CLUSTERS": "big"}, {"SLURM_CLUSTERS": "big"}),  # an older version's record
+        ({}, {"SLURM_CLUSTERS": "big"}, {"SLURM_CLUSTERS": "big"}),
+    ],
+)
+def test_a_job_is_asked_for_where_it_was_submitted_to(
+    submission: dict[str, object], shell: dict[str, str], asked: dict[str, str]
+) -> None:
+    found = commands.as_submitted({"SLURM_CONF": "/c", **shell}, submission, host="login1")
+    assert found == {"SLURM_CONF": "/c", **asked}
 
 
 def test_sbatch_gets_the_script_alone() -> None:

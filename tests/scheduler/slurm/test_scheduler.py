@@ -12,8 +12,10 @@ import pytest
 from hpc_elastic.errors import SchedulerError
 from hpc_elastic.scheduler.protocol import JobState
 from hpc_elastic.scheduler.questions import JobQuestions, end_job
+from hpc_elastic.scheduler.registry import make_scheduler
 from hpc_elastic.scheduler.slurm import from_node
-from hpc_elastic.scheduler.slurm.scheduler import SlurmScheduler, slurm_answers
+from hpc_elastic.scheduler.slurm.scheduler import SlurmScheduler, cluster_name, slurm_answers
+from tests.observe.builders import RunBuilder
 from tests.plans import make_run_plan
 from tests.slurm_sandbox.cluster import Cluster, wait_until
 
@@ -64,12 +66,24 @@ def test_does_not_answer_if_there_is_no_slurm(program: Program) -> None:
     assert "--site local" in (caught.value.tip or "")
 
 
+def test_a_run_is_cancelled_in_the_cluster_that_it_was_submitted_to(program: Program, tmp_path: Path) -> None:
+    """In this shell's own cluster a job of the same id may be another run."""
+    program("scancel", f'echo "$SLURM_CLUSTERS $1" >> {tmp_path}/cancelled')
+    run = RunBuilder(tmp_path / "run").submit("42", selected_by={"SLURM_CLUSTERS": "other"})
+    make_scheduler("slurm", run_dir=run.layout.root).cancel("42")
+    assert (tmp_path / "cancelled").read_text() == "other 42\n"
+
+
 @pytest.mark.long
 def test_does_not_hang_if_slurm_does(program: Program) -> None:
-    for name in ("sinfo", "squeue", "sbatch", "scancel"):
+    for name in ("sinfo", "squeue", "sbatch", "scancel", "scontrol"):
         program(name, "exec /bin/sleep 600")
     scheduler = SlurmScheduler(timeout_s=0.1, submit_timeout_s=0.1)
-    assert not slurm_answers(timeout_s=0.1)
+    with pytest.raises(SchedulerError, match=r"sinfo did not answer within 0\.1 s") as silent:
+        slurm_answers(timeout_s=0.1)
+    assert "--site local" in (silent.value.tip or "")
+    with pytest.raises(SchedulerError, match=r"scontrol did not answer within 0\.1 s"):  # another site would be found
+        cluster_name(timeout_s=0.1)
     with pytest.raises(SchedulerError, match="squeue did not answer"):
         from_node.is_over("1", timeout_s=0.1)
     with pytest.raises(SchedulerError, match=r"squeue did not answer within 0\.1 s"):
@@ -275,9 +289,11 @@ def test_submit_rejects_what_slurm_refuses(slurm: Cluster, tmp_path: Path) -> No
 def test_answers_only_if_the_controller_does(slurm: Cluster) -> None:
     assert slurm_answers()
     slurm.end_slurmctld()  # it writes down which jobs have ended
-    wait_until(lambda: not slurm_answers(), "the controller's daemon has ended")
+    with pytest.raises(SchedulerError, match="Slurm does not answer"):
+        slurm_answers()
     slurm.kill("controller")
-    assert not slurm_answers(timeout_s=0.5)
+    with pytest.raises(SchedulerError, match="Slurm does not answer"):
+        slurm_answers(timeout_s=0.5)
     with pytest.raises(SchedulerError, match="squeue did not answer"):
         from_node.is_over("1", timeout_s=0.5)
 

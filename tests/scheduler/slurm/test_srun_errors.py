@@ -6,6 +6,7 @@ import pytest
 
 from hpc_elastic.scheduler.slurm.srun_errors import (
     describe_unstarted,
+    find_ended_agents,
     find_launch_error,
     find_unstarted,
     tells_of_scancel,
@@ -62,6 +63,42 @@ def test_the_first_error_of_the_latest_start_counts(lines: tuple[str, ...], foun
 )
 def test_the_nodes_on_which_srun_could_start_no_agent_are_found(lines: tuple[str, ...], nodes: dict[str, str]) -> None:
     assert find_unstarted(lines, ("node1", "node2", "node3", "node4")) == nodes
+
+
+LAUNCHES = "hpc_elastic: starting an agent on each of 4 nodes"
+NO_IO = "srun: error: task 2 launch failed: Slurmd could not connect IO"
+NO_PROGRAM = "srun: error: node[2,4]: tasks 1,3: Exited with exit code 2"
+
+
+@pytest.mark.parametrize(
+    ("lines", "nodes"),
+    [
+        ((BEGINS, LAUNCHES, NO_IO), {"node3": "launch failed: Slurmd could not connect IO"}),
+        ((BEGINS, LAUNCHES, NO_PROGRAM), dict.fromkeys(("node2", "node4"), "Exited with exit code 2")),
+        ((BEGINS, LAUNCHES, "srun: error: node1: task 0: Killed"), {"node1": "Killed"}),
+        ((BEGINS, NO_PROGRAM, LAUNCHES), {}),
+        ((BEGINS, LAUNCHES, NO_PROGRAM, BEGINS), {}),
+        ((BEGINS, LAUNCHES, NO_PROGRAM, BEGINS, LAUNCHES), {}),
+        (("cut", NO_PROGRAM), dict.fromkeys(("node2", "node4"), "Exited with exit code 2")),
+        ((BEGINS, NO_PROGRAM), {}),
+        ((BEGINS, LAUNCHES, "srun: error: task 9 launch failed: x", "srun: error: node[1: task 1: x"), {}),
+        ((), {}),
+    ],
+    ids=[
+        "not launched",
+        "two end",
+        "killed",
+        "of setup",
+        "an earlier start",
+        "an earlier start, and another launch",
+        "a long output",
+        "of an older script",
+        "no such node",
+        "no output",
+    ],
+)
+def test_the_nodes_whose_agents_have_ended_are_found(lines: tuple[str, ...], nodes: dict[str, str]) -> None:
+    assert find_ended_agents(lines, ("node1", "node2", "node3", "node4")) == nodes
 
 
 def test_a_rebooted_node_of_which_only_the_place_is_known_is_left_out() -> None:

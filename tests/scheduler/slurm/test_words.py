@@ -54,6 +54,7 @@ def test_a_refusal_comes_with_what_to_do_about_it(version: str, case: str) -> No
         ("Invalid user id", "ask the admins"),
         ("AssocGrpSubmitJobsLimit", "as many jobs in the queue"),
         ("QOSMaxSubmitJobPerUserLimit", "as many jobs in the queue"),
+        ("AssocMaxSubmitJobLimit", "each run of an array is one"),
         ("AssocMaxWallDurationPerJobLimit", "limit of your account"),
     ],
 )
@@ -66,3 +67,19 @@ def test_a_tip_is_known_for_slurms_words(words: str, tip: str) -> None:
 
 def test_every_refusal_that_was_recorded_has_its_tip_checked() -> None:
     assert set(TIPS) == {case for cases in REFUSALS.values() for case in cases}
+
+
+@pytest.mark.parametrize(
+    ("words", "is_full"),
+    [
+        ("QOSMaxSubmitJobPerUserLimit", True),
+        ("AssocGrpSubmitJobsLimit", True),
+        ("QOSMaxWallDurationPerJobLimit", False),
+        ("Invalid qos specification", False),
+    ],
+)
+def test_a_refusal_for_too_many_jobs_is_told_from_others(words: str, is_full: bool) -> None:
+    refused = CommandOutput(returncode=1, stdout="", stderr=f"sbatch: error: {words}\n")
+    with pytest.raises(SchedulerError) as caught:
+        output.parse_submission(refused)
+    assert caught.value.is_full is is_full
