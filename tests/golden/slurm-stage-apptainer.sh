@@ -348,7 +348,7 @@ hpc_elastic_hold_srun() {
         hpc_elastic_agentless=0
         kill -STOP "$hpc_elastic_srun"
     elif [ -z "$hpc_elastic_is_held" ]; then
-        kill -"$hpc_elastic_at_first" "$hpc_elastic_srun"
+        kill -"$hpc_elastic_at_first" "$hpc_elastic_srun" || return
         hpc_elastic_at_first=0 # srun 22.05 writes a line at each CONT
     else
         hpc_elastic_end_srun

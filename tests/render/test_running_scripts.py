@@ -669,6 +669,18 @@ def test_nothing_of_a_script_that_is_killed_while_srun_is_stopped_stays(tmp_path
 
 
 @pytest.mark.long
+def test_nothing_of_a_script_that_is_killed_before_the_first_attempt_stays(tmp_path: Path) -> None:
+    scene = make_scene_where_srun_stays(tmp_path)
+    process = scene.start()
+    scene.wait_for("srun.runs")
+    children = children_of(process.pid)
+    process.kill()
+    (scene.stubs / "gate").write_text("go\n")
+    process.communicate(timeout=60)
+    wait_until(lambda: not any(Path(f"/proc/{child}").exists() for child in children), "srun and its watch are gone")
+
+
+@pytest.mark.long
 def test_srun_goes_on_when_the_run_is_over(tmp_path: Path) -> None:
     scene = make_scene_where_srun_stays(tmp_path)
     me = Path(f"/proc/{os.getpid()}/stat").read_text().rpartition(") ")[2].split()[19]
