@@ -6,13 +6,14 @@ import importlib
 import os
 import sys
 from collections.abc import Sequence
+from contextlib import nullcontext
 from typing import NoReturn
 
 from hpc_elastic import __version__
 from hpc_elastic.api.identity import working_directory
 from hpc_elastic.cli import INTERRUPTED
 from hpc_elastic.cli.output import drop_output, is_output_error, make_streams_tolerant, replace_closed_streams
-from hpc_elastic.cli.stuck_disk import start_watch
+from hpc_elastic.cli.stuck_disk import watched_disk
 from hpc_elastic.cli.verbs import MODULES, PROGRAM, help_text
 from hpc_elastic.errors import HpcElasticError, UsageError
 from hpc_elastic.printable import printable
@@ -65,10 +66,9 @@ def _dispatch(argv: Sequence[str]) -> int:
     module = MODULES.get(argv[0])
     if module is None:
         raise _unknown(argv[0])
-    if argv[0] in _READERS:
-        start_watch()
     try:
-        code: int = importlib.import_module(f"hpc_elastic.cli.{module}").main(argv[1:])
+        with watched_disk() if argv[0] in _READERS else nullcontext():
+            code: int = importlib.import_module(f"hpc_elastic.cli.{module}").main(argv[1:])
     except SystemExit as exit_:  # argparse, after --help
         return int(exit_.code or 0)
     return code

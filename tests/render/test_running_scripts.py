@@ -40,6 +40,7 @@ while [[ $1 == --* ]]; do shift; done
 [ -n "${STUB_STATUS-}" ] || exec "$@"
 exit "$STUB_STATUS"
 """
+STARTS = "hpc_elastic: starting an agent on each of 2 nodes\n"
 TEMPLATE = Path(__file__).parents[2] / "templates" / "local" / "job.sh.j2"
 # In the place of the package's launch.py.
 AGENT = """
@@ -161,7 +162,7 @@ def test_the_script_exits_as_srun_does_if_nobody_wrote_an_exit_code(tmp_path: Pa
     status, output, errors = scene.run(STUB_STATUS="42")
     assert (status, errors) == (42, "")
     assert (scene.stubs / "concluded").read_text() == "42"
-    assert output == f"hpc_elastic: run directory {tmp_path}/run\n"
+    assert output == f"hpc_elastic: run directory {tmp_path}/run\n{STARTS}"
 
 
 @pytest.mark.long
@@ -377,7 +378,10 @@ def test_setup_lines_act_in_the_shell_of_the_launch(local: bool, tmp_path: Path)
 @pytest.mark.long
 def test_a_users_trap_at_the_exit_stays(tmp_path: Path) -> None:
     scene = make_scene(tmp_path, setup=("trap 'echo cleaned up' EXIT",))
-    assert scene.run(STUB_STATUS="42")[:2] == (42, f"hpc_elastic: run directory {scene.run_dir}\ncleaned up\n")
+    assert scene.run(STUB_STATUS="42")[:2] == (
+        42,
+        f"hpc_elastic: run directory {scene.run_dir}\n{STARTS}cleaned up\n",
+    )
 
 
 @pytest.mark.long
