@@ -40,7 +40,7 @@ while [[ $1 == --* ]]; do shift; done
 [ -n "${STUB_STATUS-}" ] || exec "$@"
 exit "$STUB_STATUS"
 """
-STARTS = "hpc_elastic: starting an agent on each of 2 nodes\n"
+STARTS = "hpc_elastic: starting an agent on each of 2 nodes (start 0)\n"
 TEMPLATE = Path(__file__).parents[2] / "templates" / "local" / "job.sh.j2"
 # In the place of the package's launch.py.
 AGENT = """
