@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 import shlex
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from hpc_elastic.api.identity import host_name
 from hpc_elastic.api.known_runs import find_original
-from hpc_elastic.api.requests import ask_to_stop
+from hpc_elastic.api.requests import ask_all_to_stop
 from hpc_elastic.api.schedulers import in_background
 from hpc_elastic.errors import ExitCode, HpcElasticError, RunDirectoryError, SchedulerError
 from hpc_elastic.observe.snapshot import Snapshot
@@ -55,7 +55,7 @@ def cancel_run(layout: RunLayout, snapshot: Snapshot, *, by: str, say: Callable[
     check_no_copy(layout.root)
     scheduler = make_scheduler(snapshot.scheduler, run_dir=layout.root)
     run_watch = RunWatch(layout, in_background(scheduler), settle_s=SETTLE_S)
-    is_asked = ask_if_possible(layout, by, say)
+    is_asked = ask_if_possible([layout], by, say)
     run_watch.is_stop_requested = True
     if is_asked and _has_agents(snapshot) and not is_completing(snapshot):
         grace_s = grace_of(layout)
@@ -71,14 +71,14 @@ def cancel_run(layout: RunLayout, snapshot: Snapshot, *, by: str, say: Callable[
         raise with_what_stays(error, _stays_asked(snapshot)) from error
 
 
-def ask_if_possible(layout: RunLayout, by: str, say: Callable[[str], None]) -> bool:
+def ask_if_possible(layouts: Sequence[RunLayout], by: str, say: Callable[[str], None]) -> bool:
     """Ask the agents to stop, and return whether that is written down: a full disk keeps nobody from a cancel.
 
     Raises:
-        RunDirectoryError: the run directory cannot be written, and not because it is full.
+        RunDirectoryError: a run directory cannot be written, and not because it is full.
     """
     try:
-        ask_to_stop(layout, by)
+        ask_all_to_stop(layouts, by)
     except RunDirectoryError as error:
         if not is_for_want_of_space(error):
             raise

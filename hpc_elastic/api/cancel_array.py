@@ -51,7 +51,7 @@ def cancel_array(layout: ArrayLayout, *, by: str, say: Callable[[str], None]) ->
         _check_host(array_watch)
     # Before the first look, which gives a task that is gone the result of one that nobody stopped.
     # One that cannot be asked is enough: then the scheduler ends all.
-    is_asked = all(ask_if_possible(run, by, say) for run in runs)
+    is_asked = ask_if_possible(runs, by, say)
     array_watch.note_stop()
     snapshot = array_watch.look()
     if snapshot.is_over:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import errno
 import time
 import uuid
+from collections.abc import Sequence
 
 from hpc_elastic.api.identity import host_name, owner_of, user_name
 from hpc_elastic.codec import to_json
 from hpc_elastic.errors import RunDirectoryError
 from hpc_elastic.rundir.layout import RunLayout
 from hpc_elastic.rundir.records import Request, utc_text
-from hpc_elastic.rundir.shared_lines import append_shared_line
+from hpc_elastic.rundir.shared_lines import append_shared_lines
 
 
 def make_request(
@@ -43,10 +44,15 @@ def send(layout: RunLayout, request: Request) -> None:
     Raises:
         RunDirectoryError: the run directory cannot be written.
     """
+    _append([(layout, request)])
+
+
+def _append(requests: Sequence[tuple[RunLayout, Request]]) -> None:
+    """Append requests to the files of runs of one owner, all of which get the same time to arrive."""
     try:
-        append_shared_line(layout.requests, to_json(request))
+        append_shared_lines([(layout.requests, to_json(request)) for layout, request in requests])
     except RunDirectoryError as error:
-        if (tip := _tip(layout, error.__cause__)) is None:
+        if (tip := _tip(requests[0][0], error.__cause__)) is None:
             raise
         raise RunDirectoryError(error.message, tip=tip) from error.__cause__
 
@@ -69,3 +75,12 @@ def ask_to_stop(layout: RunLayout, reason: str) -> None:
         RunDirectoryError: the run directory cannot be written.
     """
     send(layout, make_request("stop", reason=reason))
+
+
+def ask_all_to_stop(layouts: Sequence[RunLayout], reason: str) -> None:
+    """Ask the agents of several runs of one owner to stop, as `ask_to_stop` does, in the time that one takes.
+
+    Raises:
+        RunDirectoryError: one of the run directories cannot be written.
+    """
+    _append([(layout, make_request("stop", reason=reason)) for layout in layouts])

@@ -67,7 +67,7 @@ class Gathering:
         self._join_timeout_s = settings.join_timeout_s
         self._known: dict[str, MissingNode] = {}
         self._gone: set[str] = set()
-        self._ended: set[str] = set()  # of `_gone`: as the scheduler says
+        self._at_fault: set[str] = set()  # of `_gone`: unfit, or without an agent as the scheduler says
         self._has_waited = False
         self.has_world = succession is not None  # nodes have had their places
         self._is_waiting_for_returns = False
@@ -177,9 +177,10 @@ class Gathering:
         """Return the nodes that can still join."""
         return self._roster.missing()
 
-    def without_agent(self) -> tuple[str, ...]:
-        """Return the nodes whose agents have ended, or could not be started, before they joined."""
-        return tuple(node for node in self._roster.expected if node in self._ended and self._roster.get(node) is None)
+    def at_fault(self) -> tuple[str, ...]:
+        """Return the nodes whose agents have ended, or could not be started, before they joined, or were sent away."""
+        nodes = (node for node in self._roster.expected if node in self._at_fault)
+        return tuple(node for node in nodes if self._roster.get(node) is None)
 
     def refusal(self, join: Join) -> Refused | None:
         """Return what to answer an agent that cannot join, None if it can.
@@ -215,7 +216,7 @@ class Gathering:
                 self._leave_out(missing)
                 what = f"{missing.node} has given up"
                 if diagnosis.ended:
-                    self._ended.add(missing.node)
+                    self._at_fault.add(missing.node)
                     self._left_behind.add(missing.node)  # it is logged here
                     what = str(missing)
                 lines.append(f"{what}; the others do not wait for it")
@@ -225,6 +226,7 @@ class Gathering:
         """Name a node that was sent away, because it cannot take part, if the others turn out to be too few."""
         detail = f"cannot take part: {join.problem}"
         self._leave_out(MissingNode(node=join.node, cause=RendezvousCause.UNHEALTHY, detail=detail))
+        self._at_fault.add(join.node)
         self._left_behind.add(join.node)  # its problem was logged
 
     def left_behind(self) -> list[Action]:

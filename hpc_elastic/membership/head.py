@@ -143,13 +143,13 @@ class Head:
         """Return whether nodes of which the run has too few are missing by a fault of their own.
 
         They are unhealthy, cannot take part, or could start no agent. Where they are more than the others, what they
-        lack is most likely nowhere.
+        lack is most likely nowhere; likewise what most nodes of a role lack that they cannot take part.
         """
-        at_fault = self._nodes_at_fault()
-        return 0 < len(at_fault) <= len(self._roster.names()) - len(at_fault.intersection(self._roster.names()))
+        at_fault, here = self._nodes_at_fault(), self._roster.names()
+        return 0 < len(at_fault) <= len(here - at_fault) and not self._unfit.are_most_of_a_role()
 
     def _nodes_at_fault(self) -> set[str]:
-        return {*self._roster.unhealthy, *self._unfit.found, *self.gathering.without_agent()}
+        return {*self._roster.unhealthy, *self._unfit.found, *self.gathering.at_fault()}
 
     @property
     def nodes_to_avoid(self) -> tuple[str, ...]:

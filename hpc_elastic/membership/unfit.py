@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 from hpc_elastic.hostlist import NODES_NAMED, name_some
 from hpc_elastic.membership.decisions import Trigger
 from hpc_elastic.membership.judge import Seen
@@ -54,3 +56,12 @@ class UnfitNodes:
         detail = "; ".join(told[:NODES_NAMED]) + more
         self._problems, self._until = {}, NEVER
         return Seen(trigger=Trigger.NODE_UNFIT, nodes=nodes, detail=detail)
+
+    def are_most_of_a_role(self) -> bool:
+        """Return whether those that were found are more than the others of a role, whose workers alone lack something.
+
+        Its script, say: the others need another one.
+        """
+        here = Counter(member.role for member in self._roster)
+        unfit = Counter(member.role for member in self._roster if member.node in self.found)
+        return any(2 * number > here[role] for role, number in unfit.items())

@@ -27,11 +27,11 @@ def read_complaint(path: str, start: tuple[str, int]) -> str:
     return next((match[3] for match in found if match and (match[1], int(match[2])) == start), "")
 
 
-def last_lines(path: str) -> list[str]:
-    """Return the lines in the last 8 KiB of a file, the first one perhaps cut; none if it cannot be read."""
+def last_lines(path: str, *, most_bytes: int = _TAIL_BYTES) -> list[str]:
+    """Return the lines at the end of a file, the first one perhaps cut; none if it cannot be read."""
     try:
         with open(path, "rb") as file:
-            file.seek(max(0, file.seek(0, os.SEEK_END) - _TAIL_BYTES))
+            file.seek(max(0, file.seek(0, os.SEEK_END) - most_bytes))
             return file.read().decode(errors="replace").splitlines()
     except OSError:
         return []

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from hpc_elastic.errors import FileSystemError
@@ -27,28 +27,44 @@ TRIES = 10
 def append_shared_line(
     path: str, data: Json, *, pause: Callable[[float], None] = time.sleep, is_shared: bool | None = None
 ) -> None:
-    """Append a record as one line that no other machine's line has overwritten.
+    """Append a record as one line that no other machine's line has overwritten; see `append_shared_lines`."""
+    append_shared_lines([(path, data)], pause=pause, is_shared=is_shared)
+
+
+def append_shared_lines(
+    lines: Sequence[tuple[str, Json]],
+    *,
+    pause: Callable[[float], None] = time.sleep,
+    is_shared: bool | None = None,
+) -> None:
+    """Append a record to each of several files, all of which have the same time to arrive.
 
     Args:
-        path: the file.
-        data: the record.
+        lines: file and record of each; the files of an array of a thousand runs, say.
         pause: waits for so many seconds.
-        is_shared: whether other machines may write to the file; None: unless it is on a disk of this one.
+        is_shared: whether other machines may write to the files; None: unless they are on a disk of this one.
 
     Raises:
-        FileSystemError: the line cannot be written, or is overwritten each time.
+        FileSystemError: a line cannot be written, or is overwritten each time.
     """
+    left = list(lines)
     for _ in range(TRIES):
-        store.append_line(path, data)
-        if not (store.may_be_shared(path) if is_shared is None else is_shared):
+        for path, data in left:
+            store.append_line(path, data)
+        left = [line for line in left if (store.may_be_shared(line[0]) if is_shared is None else is_shared)]
+        if left:
+            pause(ARRIVED_AFTER_S)
+        left = [(path, data) for path, data in left if not _has_line(path, data)]
+        if not left:
             return
-        pause(ARRIVED_AFTER_S)
-        if _has_line(path, data):
-            return
-    raise FileSystemError(f"cannot write {path}: other machines write over it", tip="call it again")
+    raise FileSystemError(f"cannot write {left[0][0]}: other machines write over it", tip="call it again")
 
 
 def _has_line(path: str, data: Json) -> bool:
+    """Return whether a line that was written is there; where the file cannot be read nothing says that it is not."""
     line = (json.dumps(data, ensure_ascii=False)).encode("utf-8", "backslashreplace")
-    with store.file_system_errors(path, "read"), open(path, "rb") as file:
-        return line in file.read().split(b"\n")
+    try:
+        with open(path, "rb") as file:
+            return line in file.read().split(b"\n")
+    except OSError:
+        return True

@@ -178,9 +178,14 @@ def append_lines(path: str, records: Iterable[Json]) -> None:
 
 
 def may_be_shared(path: str) -> bool:
-    """Return whether a file is not on a disk of this machine; file systems of a network have no device of their own."""
-    with file_system_errors(path, "read"):
+    """Return whether a file is not on a disk of this machine; file systems of a network have no device of their own.
+
+    Where that cannot be found out it may be.
+    """
+    try:
         return os.major(os.stat(path).st_dev) == 0
+    except OSError:
+        return True
 
 
 def _take_back(descriptor: int, written: int) -> None:

@@ -193,8 +193,8 @@ hpc_elastic_left=`timeout 10 squeue --noheader --jobs="$hpc_elastic_job" --forma
 # A lost node or a dead agent ends neither the step nor its neighbours. Output does not go through srun, which may
 # die with this node; its path is relative, for srun reads a percent sign in a path twice (22.05). The agents speak
 # no MPI, and a PMI plugin would end the step when it loses a node. What srun says of agents that end is read behind
-# this line: setup may use srun as well.
-echo "hpc_elastic: starting an agent on each of $hpc_elastic_nodes nodes"
+# the line of this start of the job: setup may use srun as well, and every start writes into the same file.
+echo "hpc_elastic: starting an agent on each of $hpc_elastic_nodes nodes (start ${SLURM_RESTART_COUNT:-0})"
 HPC_ELASTIC_TIME_LEFT=$hpc_elastic_left srun --nodes="$hpc_elastic_nodes" --ntasks="$hpc_elastic_nodes" --ntasks-per-node=1 \
     --no-kill --kill-on-bad-exit=0 --wait=0 --cpu-bind=none --mem=0 --mpi=none --export=ALL --input=none \
     ${hpc_elastic_is_in_step:+--overlap} \
@@ -243,7 +243,7 @@ hpc_elastic_hold_srun() {
         hpc_elastic_agentless=0
         kill -STOP "$hpc_elastic_srun"
     elif [ -z "$hpc_elastic_is_held" ]; then
-        kill -"$hpc_elastic_at_first" "$hpc_elastic_srun"
+        kill -"$hpc_elastic_at_first" "$hpc_elastic_srun" || return
         hpc_elastic_at_first=0 # srun 22.05 writes a line at each CONT
     else
         hpc_elastic_end_srun

@@ -183,6 +183,30 @@ def test_nodes_that_are_missing_by_their_own_fault_are_no_more_than_the_others(
     assert script.head.nodes_to_avoid == tuple(f"node{node}" for node in faulty)
 
 
+@pytest.mark.parametrize(("evaluators", "is_fault"), [((3,), False), ((2, 3), True), ((1, 2, 3), True)])
+def test_what_most_nodes_of_a_role_lack_is_not_their_own_fault(evaluators: tuple[int, ...], *, is_fault: bool) -> None:
+    """A typo in the script of a small role would cost all requeues, and as many nodes that nothing is wrong with."""
+    needed = {"default": 4 - len(evaluators), "evaluator": len(evaluators)}
+    script = HeadScript(4, roles=dict.fromkeys(evaluators, "evaluator"), role_nodes=needed, role_max_nodes=needed)
+    script.join(0, 1, 2)
+    assert the_result(script.join(3, problem="eval.py is not a file on this node")).reason == "setup_failed"
+    assert script.head.is_fault_of_nodes == is_fault
+
+
+@pytest.mark.parametrize("last", ["gave up", "problem"])
+def test_a_node_that_was_sent_away_is_at_fault_if_the_others_turn_out_to_be_too_few(last: str) -> None:
+    """The order in which nodes turn out to be of no use must not decide whether the next start gets one of them."""
+    script = HeadScript(4, min_nodes=3)
+    script.join(0, 3)
+    assert not of_kind(script.join(1, problem="/home is not mounted"), WriteResult)
+    if last == "problem":
+        the_result(script.join(2, problem="/home is not mounted"))
+    else:
+        the_result(diagnose(script, a_diagnosis(2, gave_up=True)))
+    assert script.head.is_fault_of_nodes
+    assert script.head.nodes_to_avoid == (("node1", "node2") if last == "problem" else ("node1",))
+
+
 def test_a_node_that_has_joined_after_all_has_an_agent() -> None:
     script = HeadScript(3, min_nodes=2)
     script.join(0, 2)

@@ -40,7 +40,7 @@ while [[ $1 == --* ]]; do shift; done
 [ -n "${STUB_STATUS-}" ] || exec "$@"
 exit "$STUB_STATUS"
 """
-STARTS = "hpc_elastic: starting an agent on each of 2 nodes\n"
+STARTS = "hpc_elastic: starting an agent on each of 2 nodes (start 0)\n"
 TEMPLATE = Path(__file__).parents[2] / "templates" / "local" / "job.sh.j2"
 # In the place of the package's launch.py.
 AGENT = """
@@ -667,6 +667,18 @@ def test_nothing_of_a_script_that_is_killed_while_srun_is_stopped_stays(tmp_path
     process.kill()
     agent.kill()
     agent.wait()
+    (scene.stubs / "gate").write_text("go\n")
+    process.communicate(timeout=60)
+    wait_until(lambda: not any(Path(f"/proc/{child}").exists() for child in children), "srun and its watch are gone")
+
+
+@pytest.mark.long
+def test_nothing_of_a_script_that_is_killed_before_the_first_attempt_stays(tmp_path: Path) -> None:
+    scene = make_scene_where_srun_stays(tmp_path)
+    process = scene.start()
+    scene.wait_for("srun.runs")
+    children = children_of(process.pid)
+    process.kill()
     (scene.stubs / "gate").write_text("go\n")
     process.communicate(timeout=60)
     wait_until(lambda: not any(Path(f"/proc/{child}").exists() for child in children), "srun and its watch are gone")

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from hpc_elastic.errors import FileSystemError
-from hpc_elastic.rundir.shared_lines import ARRIVED_AFTER_S, TRIES, append_shared_line
+from hpc_elastic.rundir.shared_lines import ARRIVED_AFTER_S, TRIES, append_shared_line, append_shared_lines
 from hpc_elastic.rundir.store import append_line, read_lines
 
 OURS = {"kind": "stop", "by": "ada@login1"}
@@ -53,3 +53,24 @@ def test_nobody_waits_where_no_other_machine_can_write(tmp_path: Path) -> None:
     append_shared_line(str(path), OURS, pause=other, is_shared=False)
     assert list(read_lines(str(path))) == [OURS]
     assert other.paused == []
+
+
+def test_a_line_that_was_written_is_no_error_where_the_file_cannot_be_read(tmp_path: Path) -> None:
+    """Whoever is told that it was not written asks again, or takes a stop that comes for refused."""
+    path, kept = tmp_path / "requests.jsonl", tmp_path / "kept.jsonl"
+
+    def make_unreadable(_pause_s: float) -> None:
+        path.rename(kept)
+        path.mkdir()
+
+    append_shared_line(str(path), OURS, pause=make_unreadable, is_shared=True)
+    assert list(read_lines(str(kept))) == [OURS]
+
+
+def test_a_thousand_lines_take_no_longer_than_one(tmp_path: Path) -> None:
+    """`cancel` of an array asks each of its tasks, before Slurm is asked to start no more of them."""
+    paths = [tmp_path / str(number) for number in range(1000)]
+    other = OtherMachine(paths[7], 1)
+    append_shared_lines([(str(path), OURS) for path in paths], pause=other, is_shared=True)
+    assert [list(read_lines(str(path))) for path in paths] == [[OURS]] * 7 + [[THEIRS, OURS]] + [[OURS]] * 992
+    assert other.paused == [ARRIVED_AFTER_S] * 2

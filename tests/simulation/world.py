@@ -368,7 +368,9 @@ class SimulatedRun:
             lines = [
                 f"srun: error: {node}: task {node.removeprefix('node')}: Exited with exit code 2" for node in ended
             ]
-            text = "\n".join([f"hpc_elastic: starting an agent on each of {len(self.agents)} nodes", *lines, ""])
+            text = "\n".join(
+                [f"hpc_elastic: starting an agent on each of {len(self.agents)} nodes (start 0)", *lines, ""]
+            )
             self.files.content[LAYOUT.script_output(self.job_of(self.agents[0]))] = [text.encode()]
 
     def _strike_at_time(self, fault: Fault) -> None:

@@ -26,6 +26,7 @@ from hpc_elastic.agent.system.background import BackgroundThread
 from hpc_elastic.errors import ExitCode
 from hpc_elastic.membership.actions import Note
 from hpc_elastic.membership.decisions import Trigger
+from hpc_elastic.membership.discovery import describe_left
 from hpc_elastic.membership.requeue import CAUSES
 from hpc_elastic.rundir.allocation_ends import ASKED_AGAIN, REQUEUED, describe_reason
 from hpc_elastic.rundir.records import Charged, RunResultRecord, RunState
@@ -135,6 +136,8 @@ class AllocationEnd:
             reason = result.reason if result.reason in CAUSES else None
             if result.reason in FOR_WANT_OF_NODES and self._is_fault_of_nodes():
                 reason = NODE_LOST
+            elif result.reason in FOR_WANT_OF_NODES and (left_for := await self._find_what_another_head_left_for()):
+                return ExitCode.REQUEUE, describe_left(left_for)
         if reason == REQUEUED:
             return self._requeued_by_scheduler()
         if reason in CAUSES and self._is_stop_requested():
@@ -146,6 +149,14 @@ class AllocationEnd:
                 cause=f"cancelled while the run was stopped because {describe_reason(reason or '')}",
             )
         return result if reason not in CAUSES else await self._requeue(result, str(reason))
+
+    async def _find_what_another_head_left_for(self) -> str:
+        """Returns why another head of this start has left for the next; empty if none has, or a person ends the run.
+
+        It was silent, or its nodes were cut off from these: a result would keep the run from going on then.
+        """
+        found = await self._disk.call(self._journal.what_another_head_left_for)
+        return "" if self._is_stop_requested() else found
 
     async def _find_reason(self) -> str | None:
         """Returns why the TERM came: a reason of `CAUSES`, REQUEUED, or TERMINATED; None if it stays unknown."""

@@ -217,6 +217,19 @@ class Journal(AllocationClaims):
             return self.next_start.reason_of(records.first.allocation) or ""
         return ""
 
+    def what_another_head_left_for(self) -> str:
+        """Return why another node's head of this start has left, for the run to go on in the next; empty if none has.
+
+        Raises:
+            RunDirectoryError: the claims or the requests cannot be read.
+        """
+        first = self._chain.first_of_this_start()
+        if first is None:
+            return ""
+        told = [each for each in self._requests() if each.kind == "requeue" and each.by != self._place.node]
+        here = [each.reason for each in told if (each.allocation or 0) >= first.allocation]
+        return here[-1] or "" if here else ""
+
     def note_launch_agent(self) -> None:
         """Record that this process is the agent on srun's machine; the script stops srun (SIGSTOP) while it lives.
 

@@ -22,6 +22,7 @@ from hpc_elastic.scheduler.allocation import Allocation
 from hpc_elastic.scheduler.slurm.srun_errors import find_ended_agents
 
 LAST_LINE_BYTES = 4096
+SRUN_BYTES = 1 << 20  # srun writes a line for each of thousands of tasks that it could not start
 LONGEST_LINE = 200
 
 
@@ -91,7 +92,8 @@ class Findings:
         """
         if self._place.is_local:
             return {}
-        return find_ended_agents(last_lines(self._layout.script_output(self._place.job_id)), self._place.nodes)
+        lines = last_lines(self._layout.script_output(self._place.job_id), most_bytes=SRUN_BYTES)
+        return find_ended_agents(lines, self._place.nodes, start=self._place.restart_count)
 
     def _record(self, node: str) -> RendezvousRecord | None:
         """Returns the finding that a node wrote in this start of the job, None if there is none."""

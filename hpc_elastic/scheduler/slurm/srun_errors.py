@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import re
 from collections.abc import Mapping, Sequence
+from itertools import takewhile
 
 from hpc_elastic.hostlist import HostlistError, expand_hostlist, name_some
 from hpc_elastic.printable import printable_line
@@ -21,7 +22,9 @@ _WAITS = re.compile(r"srun: Job (\S+) step creation (?:temporarily|still) disabl
 # TO (TIME LIMIT, PREEMPTION, NODE FAILURE, JOB REQUEUE ...); the signal of 26.05 is none.
 _SCANCEL = re.compile(r".*\berror: \*\*\* JOB \S+ ON \S+ CANCELLED AT \S+(?: DUE to SIGNAL \w+)? \*\*\*")
 _BEGINS = "hpc_elastic: run directory "  # the first line of each start, which all write into one file
-_LAUNCHES = "hpc_elastic: starting an agent on each "  # what comes before is of setup, which may use srun as well
+# What comes before is of setup, which may use srun as well, or of an earlier start: its end may be all of the file that
+# the NFS client of another node than the script's shows so far.
+_LAUNCHES = re.compile(r"hpc_elastic: starting an agent on each of [0-9]+ nodes \(start ([0-9]+)\)")
 
 
 def find_launch_error(lines: Sequence[str]) -> str:
@@ -62,17 +65,19 @@ def find_unstarted(lines: Sequence[str], nodes: Sequence[str] = ()) -> dict[str,
     return found
 
 
-def find_ended_agents(lines: Sequence[str], nodes: Sequence[str]) -> dict[str, str]:
-    """Return the nodes whose agents have ended, or could not be started, in the latest start of the job, and how.
+def find_ended_agents(lines: Sequence[str], nodes: Sequence[str], *, start: int) -> dict[str, str]:
+    """Return the nodes whose agents have ended, or could not be started, in one start of the job, and how.
 
-    Those of other nodes go on. An agent that has exited with 0 is not among them. The words are srun's.
+    Those of other nodes go on. An agent that has exited with 0 is not among them. The words are srun's. Where the lines
+    do not show that this start has launched its agents, nothing is known.
 
     Args:
         lines: of the script's output.
         nodes: the nodes of the step in its order, for srun names a task that was not started by its place.
+        start: how often the scheduler has started the job before (SLURM_RESTART_COUNT).
     """
     found: dict[str, str] = {}
-    for line in _since_launch(lines):
+    for line in _since_launch(lines, start):
         if match := _NOT_STARTED.fullmatch(line):
             for node in nodes[int(match[1]) : int(match[1]) + 1]:
                 found.setdefault(node, printable_line(match[2]))
@@ -97,10 +102,11 @@ def describe_unstarted(unstarted: Mapping[str, str]) -> str:
     return f"srun could not start the agents on {told}" if told else ""
 
 
-def _since_launch(lines: Sequence[str]) -> Sequence[str]:
-    """Return the lines since the latest launch; none of a start that has not come so far."""
-    latest = max((number for number, line in enumerate(lines) if line.startswith((_BEGINS, _LAUNCHES))), default=-1)
-    return () if latest >= 0 and lines[latest].startswith(_BEGINS) else lines[latest + 1 :]
+def _since_launch(lines: Sequence[str], start: int) -> Sequence[str]:
+    """Return the lines between the launch of a start of the job and the next start; none if it is not there."""
+    launches = ((number, _LAUNCHES.fullmatch(line)) for number, line in enumerate(lines, 1))
+    begin = max((number for number, match in launches if match and int(match[1]) == start), default=len(lines))
+    return list(takewhile(lambda line: not line.startswith(_BEGINS), lines[begin:]))
 
 
 def _of_latest_start(lines: Sequence[str]) -> Sequence[str]:

@@ -23,6 +23,7 @@ from hpc_elastic.membership.messages import Assign, End, GiveNotice, Join, Stop,
 from hpc_elastic.membership.notices import NoticeGiven
 from hpc_elastic.plan.launch_plan import RequeuePlan
 from hpc_elastic.rundir.layout import RunLayout
+from hpc_elastic.rundir.records import Endpoint
 from hpc_elastic.rundir.store import append_line, read_json, read_lines
 from hpc_elastic.scheduler.allocation import Allocation
 from hpc_elastic.scheduler.protocol import JobOutlook, JobState
@@ -342,6 +343,29 @@ def test_a_run_that_is_short_of_nodes_as_one_could_start_no_agent_begins_anew_wi
     result = read_json(RunLayout(tmp_path).result)
     assert (result is None) == is_allowed
     assert is_allowed or result["reason"] == "nodes_missing"
+
+
+@pytest.mark.parametrize(
+    ("by", "allocation", "is_heeded"), [("node1", 1, True), ("node0", 1, False), ("node1", None, False)]
+)
+def test_a_head_without_enough_nodes_leaves_as_another_one_of_its_start_has_left(
+    tmp_path: Path, by: str, allocation: int | None, *, is_heeded: bool
+) -> None:
+    """It was cut off from that one, or paused: its result would keep the run from going on in the next start."""
+    note = {"kind": "requeue", "by": by, "time": "2026-01-02T03:04:05.000000Z", "reason": "node_lost"}
+    missing = MissingNode(node="node1", cause=RendezvousCause.BLOCKED_PORT, detail="met a blocked port")
+
+    async def scene(made: Scene) -> None:
+        made.coordinator._journal.claim_allocation(Endpoint(address="10.0.0.0", port=1))
+        append_line(RunLayout(tmp_path).requests, {"format_version": 1, **note, "allocation": allocation})
+        made.coordinator.received_from_own(a_join(0))
+        end = await until(made, End)
+        assert isinstance(end, End)
+        assert end.exit_code == (75 if is_heeded else 6)
+
+    times = replace(QUICK, watch=replace(QUICK.watch, diagnose_after_s=0.001))
+    play(tmp_path, scene, nodes=2, diagnose=lambda _: [Diagnosis(missing=missing, gave_up=True)], times=times)
+    assert (read_json(RunLayout(tmp_path).result) is None) == is_heeded
 
 
 @pytest.mark.parametrize(

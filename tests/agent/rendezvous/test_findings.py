@@ -94,7 +94,7 @@ def test_who_is_refused_where_the_head_listens_met_a_firewall(tmp_path: Path) ->
     )
 
 
-LAUNCHED = "hpc_elastic: run directory /run\nhpc_elastic: starting an agent on each of 2 nodes\n"
+LAUNCHED = "hpc_elastic: run directory /run\nhpc_elastic: starting an agent on each of 2 nodes (start 0)\n"
 
 
 @pytest.mark.parametrize(
@@ -123,6 +123,23 @@ def test_who_srun_says_has_ended_is_over(
     words = said.split(": ", 2)[-1] if "launch" not in said else "launch failed: Slurmd could not connect IO"
     is_quoted = f"has never started its agent: srun: {words}; there is no agents/node1.out" in found.missing.detail
     assert is_quoted == (is_over and not has_written)
+
+
+def test_what_srun_has_said_in_an_earlier_start_of_the_job_ends_no_agent(tmp_path: Path) -> None:
+    """NFS may show another node than the script's no more of the file for half a minute."""
+    said = f"{LAUNCHED}srun: error: node1: task 1: Exited with exit code 75\n"
+    Path(RunLayout(tmp_path).script_output("42")).write_text(said)
+    (found,) = Findings(make_run_plan(tmp_path), a_place(0, restart_count=1)).read(["node1"], HEAD)
+    assert not found.gave_up
+
+
+def test_srun_may_say_more_than_a_few_lines_about_agents(tmp_path: Path) -> None:
+    others = "".join(
+        f"srun: error: task {number} launch failed: Slurmd could not connect IO\n" for number in range(5000)
+    )
+    said = f"{LAUNCHED}srun: error: node1: task 1: Killed\n{others}"
+    Path(RunLayout(tmp_path).script_output("42")).write_text(said)
+    assert read(tmp_path).ended
 
 
 def test_nobody_tells_of_agents_on_this_machine(tmp_path: Path) -> None:

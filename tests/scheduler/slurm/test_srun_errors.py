@@ -65,7 +65,9 @@ def test_the_nodes_on_which_srun_could_start_no_agent_are_found(lines: tuple[str
     assert find_unstarted(lines, ("node1", "node2", "node3", "node4")) == nodes
 
 
-LAUNCHES = "hpc_elastic: starting an agent on each of 4 nodes"
+LAUNCHES = "hpc_elastic: starting an agent on each of 4 nodes (start 1)"
+EARLIER = "hpc_elastic: starting an agent on each of 4 nodes (start 0)"
+LATER = "hpc_elastic: starting an agent on each of 4 nodes (start 2)"
 NO_IO = "srun: error: task 2 launch failed: Slurmd could not connect IO"
 NO_PROGRAM = "srun: error: node[2,4]: tasks 1,3: Exited with exit code 2"
 
@@ -77,9 +79,11 @@ NO_PROGRAM = "srun: error: node[2,4]: tasks 1,3: Exited with exit code 2"
         ((BEGINS, LAUNCHES, NO_PROGRAM), dict.fromkeys(("node2", "node4"), "Exited with exit code 2")),
         ((BEGINS, LAUNCHES, "srun: error: node1: task 0: Killed"), {"node1": "Killed"}),
         ((BEGINS, NO_PROGRAM, LAUNCHES), {}),
-        ((BEGINS, LAUNCHES, NO_PROGRAM, BEGINS), {}),
-        ((BEGINS, LAUNCHES, NO_PROGRAM, BEGINS, LAUNCHES), {}),
-        (("cut", NO_PROGRAM), dict.fromkeys(("node2", "node4"), "Exited with exit code 2")),
+        ((BEGINS, EARLIER, NO_PROGRAM, BEGINS), {}),
+        ((BEGINS, EARLIER, NO_PROGRAM), {}),
+        ((BEGINS, EARLIER, NO_PROGRAM, BEGINS, LAUNCHES), {}),
+        ((BEGINS, LAUNCHES, BEGINS, LATER, NO_PROGRAM), {}),
+        (("cut", NO_PROGRAM), {}),
         ((BEGINS, NO_PROGRAM), {}),
         ((BEGINS, LAUNCHES, "srun: error: task 9 launch failed: x", "srun: error: node[1: task 1: x"), {}),
         ((), {}),
@@ -90,15 +94,17 @@ NO_PROGRAM = "srun: error: node[2,4]: tasks 1,3: Exited with exit code 2"
         "killed",
         "of setup",
         "an earlier start",
+        "an earlier start, of which NFS shows no more",
         "an earlier start, and another launch",
-        "a long output",
+        "a later start",
+        "of a long setup in a script of a site's own",
         "of an older script",
         "no such node",
         "no output",
     ],
 )
 def test_the_nodes_whose_agents_have_ended_are_found(lines: tuple[str, ...], nodes: dict[str, str]) -> None:
-    assert find_ended_agents(lines, ("node1", "node2", "node3", "node4")) == nodes
+    assert find_ended_agents(lines, ("node1", "node2", "node3", "node4"), start=1) == nodes
 
 
 def test_a_rebooted_node_of_which_only_the_place_is_known_is_left_out() -> None:
