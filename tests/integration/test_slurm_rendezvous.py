@@ -9,6 +9,7 @@ import re
 import shutil
 import sys
 from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -75,22 +76,21 @@ def said_after_s(run: Run, node: str, text: str) -> float:
 
 
 @contextlib.contextmanager
-def python_missing(slurm: Cluster, node: str, folder: Path) -> Iterator[None]:
-    nothing = folder / "no-python"
-    nothing.write_text("this is no program\n")
-    nothing.chmod(0o644)
-    with slurm.mounted(node, nothing, os.path.realpath(sys.executable)):
+def another_python(slurm: Cluster, node: str, file: Path, text: str, mode: int) -> Iterator[None]:
+    """A node that has this file in the place of its Python."""
+    file.write_text(text)
+    file.chmod(mode)
+    with slurm.mounted(node, file, os.path.realpath(sys.executable)):
         yield
 
 
-@contextlib.contextmanager
-def python_hanging(slurm: Cluster, node: str, folder: Path) -> Iterator[None]:
+def python_missing(slurm: Cluster, node: str, folder: Path) -> AbstractContextManager[None]:
+    return another_python(slurm, node, folder / "no-python", "this is no program\n", 0o644)
+
+
+def python_hanging(slurm: Cluster, node: str, folder: Path) -> AbstractContextManager[None]:
     """A node on which Python says nothing and does not end, as if it lay on a file system that hangs."""
-    hanging = folder / "hanging-python"
-    hanging.write_text("#!/bin/sh\nexec sleep 1000\n")
-    hanging.chmod(0o755)
-    with slurm.mounted(node, hanging, os.path.realpath(sys.executable)):
-        yield
+    return another_python(slurm, node, folder / "hanging-python", "#!/bin/sh\nexec sleep 1000\n", 0o755)
 
 
 @contextlib.contextmanager
