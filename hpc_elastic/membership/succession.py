@@ -77,7 +77,8 @@ class Order:
 
     `members` are all nodes of the world; `turns` those other than the head, in the order of their turns, from the claim
     only the first ones. `spares`, all other nodes of the step, come after the members: those of the record first, for
-    all of them have it; where the agents of the others listen the head may have told.
+    all of them have it; where the agents of the others listen the head may have told. A head without workers is none of
+    them.
     """
 
     head: str
@@ -116,12 +117,13 @@ def order_of(records: Records, told: Sequence[Candidate] = ()) -> Order | None:
     agents = {each.node: each.agent for each in (*told, *candidates.turns, *candidates.spares)}
     members = frozenset(names)
     named = [each.node for each in candidates.spares]
+    known = {*members, *named, head}
     step = records.first.nodes if records.first is not None else ()
     return Order(
         head=head,
         members=members,
         turns=tuple(each.node for each in candidates.turns),
-        spares=(*named, *(node for node in step if node not in members and node not in named)),
+        spares=(*named, *(node for node in step if node not in known)),
         agents=agents if candidates.head is None else {**agents, head: candidates.head},
     )
 

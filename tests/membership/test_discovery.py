@@ -326,6 +326,15 @@ def test_a_spare_whose_head_is_only_silent_never_gathers_and_asks_all_others() -
     assert search.names() == {"node0", "node1", "node3"}
 
 
+def test_a_spare_asks_a_silent_head_that_has_no_workers_once_a_round() -> None:
+    search = Search(
+        "node2", records(with_spares(a_world(1, head="node0"), 0, 2)), is_dead=False, silent=["node0", "node1"]
+    )
+    search.pass_time(30)
+    asked = [dial.node for _, dial in search.asked_for(Dial)]
+    assert abs(asked.count("node0") - asked.count("node1")) <= 2, asked
+
+
 def test_a_spare_whose_connection_was_closed_gathers_only_when_the_heads_machine_refuses_another_one() -> None:
     search = Search("node1", records(with_spares(a_world(0), 1)), silent=["node0"])
     search.pass_time(30)

@@ -54,6 +54,11 @@ def test_agents_that_supersede_each_other_before_the_first_attempt_come_to_an_en
     assert the_result(run).exit_code == 6
 
 
+@pytest.mark.parametrize("seed", [35, 141])
+def test_a_spare_asks_a_head_without_workers_once_a_round(seed: int) -> None:
+    SimulatedRun(draw_health(seed)).play()
+
+
 def unhealthy(node: int, at: float = 0.0, lasts_s: float = FOR_EVER_S) -> Fault:
     return Fault(what=HEALTH, node=node, at=at, lasts_s=lasts_s)
 
