@@ -202,6 +202,7 @@ class Head:
     def _without(self, join: messages.Join, now: float) -> list[Action]:
         """Handle a node that cannot take part: go on without it if enough nodes remain and it is not the head's own."""
         if not self._unfit.are_there and (dismissed := self._members.dismiss(join, now)) is not None:
+            self._unfit.left_out(join)
             return dismissed + self._gather(now)
         self._unfit.add(join, now)
         return self._gather(now)

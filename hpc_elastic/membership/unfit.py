@@ -24,6 +24,7 @@ class UnfitNodes:
     def __init__(self, roster: Roster) -> None:
         self._roster = roster
         self._problems: dict[str, str] = {}
+        self._left_out: dict[str, str] = {}  # of nodes that the run could do without when they said so
         self.found: tuple[str, ...] = ()  # when they had settled
         self._until = NEVER
 
@@ -43,14 +44,19 @@ class UnfitNodes:
             self._until = now + UNFIT_SETTLES_S
         self._problems[join.node] = join.problem or ""
 
+    def left_out(self, join: Join) -> None:
+        """Note a node that the run goes on without, to be named beside the others if it cannot begin after all."""
+        self._left_out[join.node] = join.problem or ""
+
     def settled(self, now: float) -> Seen | None:
         """Return what was seen when every node has joined, or the others have had their time; None before."""
         if not self._problems or (now < self._until and not self._roster.is_complete):
             return None
-        self.found = nodes = tuple(node for node in self._roster.expected if node in self._problems)
+        problems = self._left_out | self._problems
+        self.found = nodes = tuple(node for node in self._roster.expected if node in problems)
         by_problem: dict[str, list[str]] = {}
         for node in nodes:
-            by_problem.setdefault(self._problems[node], []).append(node)
+            by_problem.setdefault(problems[node], []).append(node)
         told = [f"{name_some(names)}: {problem}" for problem, names in by_problem.items()]
         more = f"; and {len(told) - NODES_NAMED} more" if len(told) > NODES_NAMED else ""
         detail = "; ".join(told[:NODES_NAMED]) + more

@@ -493,6 +493,15 @@ def test_an_unfit_node_is_left_out_if_there_are_enough_without_it() -> None:
     assert the_claim(actions).claim.members == ("node0", "node1")
 
 
+def test_a_run_that_cannot_begin_names_an_unfit_node_that_it_had_left_out_before_too() -> None:
+    script = HeadScript(4, min_nodes=3, max_nodes=3)
+    script.join(0)
+    assert sent(script.join(2, problem="/scratch is not mounted"), Refused)
+    script.join(3, problem="/scratch is not mounted")
+    (result,) = of_kind(script.pass_time(2.5), WriteResult)
+    assert result.result.cause == "node2, node3: /scratch is not mounted"
+
+
 def test_a_node_that_returns_waits_for_the_next_attempt() -> None:
     script = running()
     script.lose(2)

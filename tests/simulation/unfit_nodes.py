@@ -45,7 +45,9 @@ class UnfitNodes:
         require(is_so or not is_needed, f"nodes that are needed are not fit, and the run ends by {result.reason}")
         if not is_so:
             return
-        settled_at = min(self._joined_at.values()) + SETTLES_S
+        # One that the run could do without when it said so has left, and is named with those that are still there.
+        there = [at for node, at in self._joined_at.items() if self._run.agent(node).is_running]
+        settled_at = min(there or self._joined_at.values()) + SETTLES_S
         for node, joined_at in self._joined_at.items():
             is_late = joined_at > settled_at - CLOSE_S
             require(is_late or node in result.cause, f"the result does not name {node}: {result.cause}")
