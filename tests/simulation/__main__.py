@@ -9,9 +9,9 @@ import traceback
 from collections import Counter
 from collections.abc import Sequence
 
-from tests.simulation.kinds import DRAWN_ANYHOW, KINDS, LONG, SCENARIOS
+from tests.simulation.draws.kinds import DRAWN_ANYHOW, KINDS, LONG, SCENARIOS
 from tests.simulation.plant import Plant
-from tests.simulation.rules import BrokenRuleError
+from tests.simulation.rules.invariants import BrokenRuleError
 from tests.simulation.scenario import Scenario
 from tests.simulation.shrink import shrink
 from tests.simulation.story import tell

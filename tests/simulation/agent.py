@@ -33,14 +33,14 @@ from hpc_elastic.membership.messages import Beat, Join, Message, Refused, Welcom
 from hpc_elastic.membership.messages import End as RunEnd
 from hpc_elastic.membership.timing import DRIFT
 from hpc_elastic.rundir.records import Endpoint, RunResultRecord
-from tests.simulation.asked_saves import NodeSaves
 from tests.simulation.clock import NEVER, MachineClock
-from tests.simulation.copies import KEEPER_PORTS
 from tests.simulation.file_system import DiskThread
 from tests.simulation.guard import Guard
 from tests.simulation.network import Listener, SimulatedConnection, Socket
 from tests.simulation.process import ANSWERS_S, Process
-from tests.simulation.rules import require
+from tests.simulation.rules.asked_saves import NodeSaves
+from tests.simulation.rules.copies import KEEPER_PORTS
+from tests.simulation.rules.invariants import require
 from tests.simulation.wiring import PYTHONS, VERSIONS, Headquarters, SimulatedJournal
 from tests.simulation.workers import Workers
 

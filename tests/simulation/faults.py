@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tests.simulation.asked_saves import SAVES
-from tests.simulation.requested import REQUESTS
+from tests.simulation.rules.asked_saves import SAVES
+from tests.simulation.rules.requested import REQUESTS
+from tests.simulation.rules.stacks import STACKS
 from tests.simulation.scenario import HEAD, Fault
 from tests.simulation.scheduler import ENDS
-from tests.simulation.stacks import STACKS
 
 if TYPE_CHECKING:
     from tests.simulation.agent import Agent

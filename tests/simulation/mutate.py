@@ -44,11 +44,11 @@ from queue import SimpleQueue
 from tempfile import TemporaryDirectory
 from types import ModuleType
 
-from tests.simulation.aimed import Trial, aimed, lines_that_show, telling, trial_in, trials
-from tests.simulation.edited import Functions, bounded, loaded_functions, replace_function
-from tests.simulation.edits import Replace, edits
-from tests.simulation.mutated_code import ROOT, nodes
-from tests.simulation.reach import Reach, measure, sources
+from tests.simulation.mutation.aimed import Trial, aimed, lines_that_show, telling, trial_in, trials
+from tests.simulation.mutation.edited import Functions, bounded, loaded_functions, replace_function
+from tests.simulation.mutation.edits import Replace, edits
+from tests.simulation.mutation.mutated_code import ROOT, nodes
+from tests.simulation.mutation.reach import Reach, measure, sources
 
 SURVIVES = "survives"
 COSTS = "costs else"  # what no rule forbids, and the record of what schedules cost shows
@@ -237,7 +237,7 @@ def play(mutation: Mutation | None, count: int, reach: Reach, untrue: Collection
     if mutation is not None and "hpc_elastic.membership" not in sys.modules:
         sys.meta_path.insert(0, _Loader(mutation))
     try:
-        from tests.simulation.kinds import KINDS, WEIGHTS
+        from tests.simulation.draws.kinds import KINDS, WEIGHTS
         from tests.simulation.world import SimulatedRun  # noqa: F401
     except Exception as error:
         return f"{NOT_LOADED}: {type(error).__name__}: {error}"
@@ -298,7 +298,8 @@ def serve() -> None:
     The child has the shipped code already, and the functions of the edit are changed in it: a new process has to load
     all again, which takes longer than most verdicts. What runs when a module is loaded needs one all the same.
     """
-    from tests.simulation import kinds, world  # noqa: F401
+    from tests.simulation import world  # noqa: F401
+    from tests.simulation.draws import kinds  # noqa: F401
 
     reach, functions = _kept_reach(), loaded_functions()
     for line in sys.stdin:
@@ -469,7 +470,7 @@ def main(words: Sequence[str] | None = None) -> int:
         serve()
         return 0
     if arguments.measure_reach:
-        from tests.simulation.kinds import KINDS, LONG
+        from tests.simulation.draws.kinds import KINDS, LONG
 
         more = {kind: TRIED_MORE // (4 if kind in LONG else 1) for kind in KINDS}
         (ROOT / REACH).write_text(json.dumps(measure(sources(ROOT, NAMES), TRIED, more)))

@@ -17,7 +17,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from tests.simulation.kinds import KINDS, LONG
+from tests.simulation.draws.kinds import KINDS, LONG
 
 if TYPE_CHECKING:
     from tests.simulation.world import SimulatedRun

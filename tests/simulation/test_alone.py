@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.simulation.draw_alone import draw_alone
+from tests.simulation.draws.alone import draw_alone
 from tests.simulation.world import SimulatedRun
 
 SEEDS = range(600)

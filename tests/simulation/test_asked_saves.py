@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from tests.simulation.draw_asked_saves import draw_asked_saves
-from tests.simulation.planted_asked_saves import BUGS, LOST_HEAD, PlantedAskedSaves
-from tests.simulation.rules import BrokenRuleError
+from tests.simulation.draws.asked_saves import draw_asked_saves
+from tests.simulation.planted.asked_saves import BUGS, LOST_HEAD, PlantedAskedSaves
+from tests.simulation.rules.invariants import BrokenRuleError
 from tests.simulation.scenario import HEAD, Fault, Role, Scenario
 from tests.simulation.world import SimulatedRun
 from tests.tiers import parts_of, variants

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from tests.simulation.contracts import TICKS_AT_ONCE, Contracts
-from tests.simulation.draw import draw
-from tests.simulation.rules import BrokenRuleError
+from tests.simulation.draws.general import draw
+from tests.simulation.rules.contracts import TICKS_AT_ONCE, Contracts
+from tests.simulation.rules.invariants import BrokenRuleError
 from tests.simulation.world import SimulatedRun
 
 

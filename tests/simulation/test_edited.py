@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.simulation.edited import bounded, loaded_functions, replace_function
+from tests.simulation.mutation.edited import bounded, loaded_functions, replace_function
 
 SOURCE = """
 LIMIT = 3

@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from tests.simulation.explore import Exploration, base, main
-from tests.simulation.planted import Planted
+from tests.simulation.planted.machines import Planted
 from tests.simulation.scenario import POINT, Fault
 from tests.simulation.world import SimulatedRun
 from tests.tiers import variants

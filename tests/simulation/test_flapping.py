@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from hpc_elastic.rundir.records import RunResultRecord
-from tests.simulation.draw_flapping import draw_flapping
-from tests.simulation.planted_returns import BUGS, PlantedReturns
-from tests.simulation.rules import BrokenRuleError
+from tests.simulation.draws.flapping import draw_flapping
+from tests.simulation.planted.returns import BUGS, PlantedReturns
+from tests.simulation.rules.invariants import BrokenRuleError
 from tests.simulation.scenario import Fault, Role, Scenario
 from tests.simulation.world import SimulatedRun
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.simulation.draw_foretold import draw_foretold
+from tests.simulation.draws.foretold import draw_foretold
 from tests.simulation.world import SimulatedRun
 
 

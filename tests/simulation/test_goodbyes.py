@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from tests.simulation.draw_goodbyes import LONG, draw_goodbyes
+from tests.simulation.draws.goodbyes import LONG, draw_goodbyes
 from tests.simulation.world import SimulatedRun
 
 

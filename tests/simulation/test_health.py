@@ -7,9 +7,9 @@ from itertools import chain
 import pytest
 
 from hpc_elastic.rundir.records import RunResultRecord
-from tests.simulation.draw_health import FOR_EVER_S, draw_health
-from tests.simulation.planted_health import BUGS, PlantedHealth
-from tests.simulation.rules import BrokenRuleError
+from tests.simulation.draws.health import FOR_EVER_S, draw_health
+from tests.simulation.planted.health import BUGS, PlantedHealth
+from tests.simulation.rules.invariants import BrokenRuleError
 from tests.simulation.scenario import HEALTH, Fault, Role, Scenario
 from tests.simulation.world import SimulatedRun
 

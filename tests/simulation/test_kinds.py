@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from tests.simulation.kinds import DRAWN_ANYHOW, KINDS, LONG
+from tests.simulation.draws.kinds import DRAWN_ANYHOW, KINDS, LONG
 from tests.simulation.recorded import WRITE, difference, recorded, seeds_of
-from tests.simulation.rules import BrokenRuleError
+from tests.simulation.rules.invariants import BrokenRuleError
 from tests.simulation.world import SimulatedRun
 from tests.tiers import parts_of
 

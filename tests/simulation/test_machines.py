@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from hpc_elastic.rundir import store
-from tests.simulation.draw_machines import draw_machines
+from tests.simulation.draws.machines import draw_machines
 from tests.simulation.plant import Plant
 from tests.simulation.scenario import Role, Scenario
 from tests.simulation.wiring import wired

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.simulation.draw_moved import draw_moved
+from tests.simulation.draws.moved import draw_moved
 from tests.simulation.world import SimulatedRun
 
 FOUND_AT_THE_STOP = 35  # the head asks when it is to stop the workers, and hears of the new limit then

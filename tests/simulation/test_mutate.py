@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from tests.simulation import mutate
-from tests.simulation.aimed import Trial, trials
-from tests.simulation.kinds import WEIGHTS
+from tests.simulation.draws.kinds import WEIGHTS
+from tests.simulation.mutation.aimed import Trial, trials
 from tests.tiers import variants
 
 pytestmark = pytest.mark.long

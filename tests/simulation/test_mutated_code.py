@@ -8,8 +8,8 @@ import sys
 
 import pytest
 
-from tests.simulation import mutated_code
-from tests.simulation.mutated_code import ROOT, nodes
+from tests.simulation.mutation import mutated_code
+from tests.simulation.mutation.mutated_code import ROOT, nodes
 
 pytestmark = pytest.mark.long
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from tests.simulation.draw_notices import draw_notices
-from tests.simulation.planted_notices import NOTICE_BUGS, PlantedNotice
-from tests.simulation.rules import BrokenRuleError
+from tests.simulation.draws.notices import draw_notices
+from tests.simulation.planted.notices import NOTICE_BUGS, PlantedNotice
+from tests.simulation.rules.invariants import BrokenRuleError
 from tests.simulation.world import SimulatedRun
 from tests.tiers import parts_of
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 from tests.simulation.__main__ import main
-from tests.simulation.draw import draw
-from tests.simulation.draw_machines import draw_machines
-from tests.simulation.draw_starts import draw_second_start
-from tests.simulation.planted import BUGS, Planted
-from tests.simulation.rules import BrokenRuleError
+from tests.simulation.draws.general import draw
+from tests.simulation.draws.machines import draw_machines
+from tests.simulation.draws.starts import draw_second_start
+from tests.simulation.planted.machines import BUGS, Planted
+from tests.simulation.rules.invariants import BrokenRuleError
 from tests.simulation.scenario import HEAD, Fault, Role, Scenario
 from tests.simulation.shrink import fails, shrink
 from tests.simulation.story import FAULT_SENTENCES, tell

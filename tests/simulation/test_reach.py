@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.simulation.aimed import (
+from tests.simulation.mutation.aimed import (
     Trial,
     aimed,
     lines_after,
@@ -19,7 +19,7 @@ from tests.simulation.aimed import (
     trial_in,
     trials,
 )
-from tests.simulation.mutated_code import ROOT
+from tests.simulation.mutation.mutated_code import ROOT
 
 KINDS = dict.fromkeys(("one", "other", "third"), 1.0)
 TIMING = "hpc_elastic.membership.timing"

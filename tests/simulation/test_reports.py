@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from tests.simulation.kinds import KINDS
-from tests.simulation.planted_reports import REPORT_BUGS, PlantedReports
-from tests.simulation.rules import BrokenRuleError
+from tests.simulation.draws.kinds import KINDS
+from tests.simulation.planted.reports import REPORT_BUGS, PlantedReports
+from tests.simulation.rules.invariants import BrokenRuleError
 from tests.simulation.world import SimulatedRun
 
 SEEDS = range(60)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from tests.simulation.draw_requests import draw_requests
-from tests.simulation.planted_requests import REQUEST_BUGS, PlantedRequests
-from tests.simulation.rules import BrokenRuleError
+from tests.simulation.draws.requests import draw_requests
+from tests.simulation.planted.requests import REQUEST_BUGS, PlantedRequests
+from tests.simulation.rules.invariants import BrokenRuleError
 from tests.simulation.scenario import Fault, Role, Scenario
 from tests.simulation.world import SimulatedRun
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from tests.simulation.draw_requeues import draw_requeues
-from tests.simulation.planted_kept import KEPT_BUGS, PlantedKept
-from tests.simulation.rules import BrokenRuleError
+from tests.simulation.draws.requeues import draw_requeues
+from tests.simulation.planted.kept import KEPT_BUGS, PlantedKept
+from tests.simulation.rules.invariants import BrokenRuleError
 from tests.simulation.world import SimulatedRun
 from tests.tiers import parts_of, variants
 

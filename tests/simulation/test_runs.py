@@ -13,10 +13,10 @@ import pytest
 from hpc_elastic.plan.roles import RestartPolicy
 from hpc_elastic.rank_set import parse_ranks
 from hpc_elastic.rundir.records import RunResultRecord, RunState
-from tests.simulation.draw import draw
-from tests.simulation.draw_cut_saves import draw_cut_saves
-from tests.simulation.draw_machines import draw_machines
-from tests.simulation.draw_states import draw_states
+from tests.simulation.draws.cut_saves import draw_cut_saves
+from tests.simulation.draws.general import draw
+from tests.simulation.draws.machines import draw_machines
+from tests.simulation.draws.states import draw_states
 from tests.simulation.scenario import HEAD, PHASES, SECOND, Fault, Role, Scenario
 from tests.simulation.world import SimulatedRun, play
 from tests.tiers import longer, variants

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from tests.simulation.draw_saves import draw_saves
-from tests.simulation.planted_saves import BUGS, IGNORES_FENCE, PlantedSaves
-from tests.simulation.rules import BrokenRuleError
+from tests.simulation.draws.saves import draw_saves
+from tests.simulation.planted.saves import BUGS, IGNORES_FENCE, PlantedSaves
+from tests.simulation.rules.invariants import BrokenRuleError
 from tests.simulation.scenario import Fault, Role, Scenario
 from tests.simulation.world import SimulatedRun
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tests.simulation.draw_sick import draw_sick
-from tests.simulation.rules import BrokenRuleError
+from tests.simulation.draws.sick import draw_sick
+from tests.simulation.rules.invariants import BrokenRuleError
 from tests.simulation.world import SimulatedRun
 from tests.tiers import parts_of
 

@@ -9,8 +9,8 @@ import pytest
 from hpc_elastic.membership import discovery
 from hpc_elastic.membership.succession import LostHead, Order
 from hpc_elastic.rundir.records import RunResultRecord
-from tests.simulation.draw_spares import draw_spares
-from tests.simulation.rules import BrokenRuleError
+from tests.simulation.draws.spares import draw_spares
+from tests.simulation.rules.invariants import BrokenRuleError
 from tests.simulation.scenario import HEAD, Fault, Role, Scenario
 from tests.simulation.world import SimulatedRun
 from tests.tiers import longer

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from tests.simulation.draw_states import draw_states
-from tests.simulation.planted_copies import COPY_BUGS, PlantedCopy
-from tests.simulation.planted_states import STATE_BUGS, PlantedState
-from tests.simulation.rules import BrokenRuleError
+from tests.simulation.draws.states import draw_states
+from tests.simulation.planted.copies import COPY_BUGS, PlantedCopy
+from tests.simulation.planted.states import STATE_BUGS, PlantedState
+from tests.simulation.rules.invariants import BrokenRuleError
 from tests.simulation.world import SimulatedRun
 from tests.tiers import parts_of, variants
 

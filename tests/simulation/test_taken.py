@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.simulation.draw_taken import draw_taken
+from tests.simulation.draws.taken import draw_taken
 from tests.simulation.world import SimulatedRun
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.simulation.draw_timeouts import draw_timeouts
+from tests.simulation.draws.timeouts import draw_timeouts
 from tests.simulation.story import tell
 from tests.simulation.world import SimulatedRun
 

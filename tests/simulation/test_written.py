@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from tests.simulation.kinds import KINDS
-from tests.simulation.planted_written import WRITTEN_BUGS, PlantedWritten
-from tests.simulation.rules import BrokenRuleError
+from tests.simulation.draws.kinds import KINDS
+from tests.simulation.planted.written import WRITTEN_BUGS, PlantedWritten
+from tests.simulation.rules.invariants import BrokenRuleError
+from tests.simulation.rules.written import in_turn
 from tests.simulation.world import SimulatedRun
-from tests.simulation.written import in_turn
 from tests.tiers import longer, variants
 
 SEEDS = range(20)

@@ -48,12 +48,12 @@ from hpc_elastic.rundir.state_records import KeptState, SaveManifest
 from hpc_elastic.scheduler.allocation import Allocation
 from hpc_elastic.scheduler.protocol import Exclusion, JobOutlook, JobState
 from tests.plans import make_run_plan
-from tests.simulation import asked_saves
-from tests.simulation.contracts import LOOKS_PER_LEASE
 from tests.simulation.disk import LAYOUT
 from tests.simulation.file_system import THREADS, DiskThread, SharedOs, _thread
-from tests.simulation.first_searches import FirstSearch
-from tests.simulation.rules import require
+from tests.simulation.rules import asked_saves
+from tests.simulation.rules.contracts import LOOKS_PER_LEASE
+from tests.simulation.rules.first_searches import FirstSearch
+from tests.simulation.rules.invariants import require
 from tests.simulation.scenario import LONGEST_PAUSE_S, RESTART_GRACE_S, Scenario
 
 if TYPE_CHECKING:

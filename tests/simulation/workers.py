@@ -22,9 +22,9 @@ from hpc_elastic.membership.notices import TAKEN_EXIT_CODE, NoticeCounts, Notice
 from hpc_elastic.rundir.layout import RunLayout
 from hpc_elastic.rundir.records import Endpoint
 from hpc_elastic.rundir.state_records import HeldState
-from tests.simulation.rules import require
+from tests.simulation.rules.invariants import require
+from tests.simulation.rules.states import NodeStates
 from tests.simulation.scenario import GRACE_S, RESTART_GRACE_S
-from tests.simulation.states import NodeStates
 
 if TYPE_CHECKING:
     from tests.simulation.agent import Agent

@@ -15,72 +15,72 @@ from collections import Counter
 from hpc_elastic.membership.phases import HeadPhase
 from hpc_elastic.rundir.records import NOTICE_REASONS, Request
 from hpc_elastic.scheduler.allocation import LOCAL_NETWORK, Allocation
-from tests.simulation.absences import Absences
 from tests.simulation.agent import Agent
-from tests.simulation.asked_saves import SAVES, AskedSaves
-from tests.simulation.bookkeeping import Bookkeeping
-from tests.simulation.busy import Busy
-from tests.simulation.carried_out import CarriedOut
-from tests.simulation.causes import Causes
 from tests.simulation.clock import Clock
-from tests.simulation.conduct import Conduct
-from tests.simulation.contracts import Contracts
 from tests.simulation.disk import LAYOUT, Disk
-from tests.simulation.draw import draw
-from tests.simulation.end_questions import EndQuestions
-from tests.simulation.endings import Endings
-from tests.simulation.examined import Examined
+from tests.simulation.draws.general import draw
 from tests.simulation.faults import strike
-from tests.simulation.fences import Fences
 from tests.simulation.file_system import Files
-from tests.simulation.foretold import Foretold
-from tests.simulation.forgiven import Forgiven
-from tests.simulation.goodbyes import Goodbyes
-from tests.simulation.headships import Headships
-from tests.simulation.heeded import Heeded
-from tests.simulation.interrupts import Interrupts
-from tests.simulation.job_ends import JobEnds
-from tests.simulation.joins import Joins
-from tests.simulation.kept import Kept
-from tests.simulation.large import Large
-from tests.simulation.late_words import LateWords
-from tests.simulation.leftovers import Leftovers
-from tests.simulation.limits import Limits
 from tests.simulation.network import Network
-from tests.simulation.noted import Noted
-from tests.simulation.orders import Orders
-from tests.simulation.partings import Partings
 from tests.simulation.plant import Plant
 from tests.simulation.points import Points, Visit
-from tests.simulation.polls import Polls
-from tests.simulation.progress import Progress
-from tests.simulation.promptness import Promptness
-from tests.simulation.quorums import Quorums
-from tests.simulation.refused_disks import RefusedDisks
-from tests.simulation.reminders import Reminders
-from tests.simulation.reports import Reports
-from tests.simulation.requested import REQUESTS, Requested
-from tests.simulation.resumed import Resumed
-from tests.simulation.returns import Returns
-from tests.simulation.rules import BrokenRuleError, Rules
-from tests.simulation.saves import Saves
+from tests.simulation.rules.absences import Absences
+from tests.simulation.rules.asked_saves import SAVES, AskedSaves
+from tests.simulation.rules.bookkeeping import Bookkeeping
+from tests.simulation.rules.busy import Busy
+from tests.simulation.rules.carried_out import CarriedOut
+from tests.simulation.rules.causes import Causes
+from tests.simulation.rules.conduct import Conduct
+from tests.simulation.rules.contracts import Contracts
+from tests.simulation.rules.end_questions import EndQuestions
+from tests.simulation.rules.endings import Endings
+from tests.simulation.rules.examined import Examined
+from tests.simulation.rules.fences import Fences
+from tests.simulation.rules.foretold import Foretold
+from tests.simulation.rules.forgiven import Forgiven
+from tests.simulation.rules.goodbyes import Goodbyes
+from tests.simulation.rules.headships import Headships
+from tests.simulation.rules.heeded import Heeded
+from tests.simulation.rules.interrupts import Interrupts
+from tests.simulation.rules.invariants import BrokenRuleError, Rules
+from tests.simulation.rules.job_ends import JobEnds
+from tests.simulation.rules.joins import Joins
+from tests.simulation.rules.kept import Kept
+from tests.simulation.rules.large import Large
+from tests.simulation.rules.late_words import LateWords
+from tests.simulation.rules.leftovers import Leftovers
+from tests.simulation.rules.limits import Limits
+from tests.simulation.rules.noted import Noted
+from tests.simulation.rules.orders import Orders
+from tests.simulation.rules.partings import Partings
+from tests.simulation.rules.polls import Polls
+from tests.simulation.rules.progress import Progress
+from tests.simulation.rules.promptness import Promptness
+from tests.simulation.rules.quorums import Quorums
+from tests.simulation.rules.refused_disks import RefusedDisks
+from tests.simulation.rules.reminders import Reminders
+from tests.simulation.rules.reports import Reports
+from tests.simulation.rules.requested import REQUESTS, Requested
+from tests.simulation.rules.resumed import Resumed
+from tests.simulation.rules.returns import Returns
+from tests.simulation.rules.saves import Saves
+from tests.simulation.rules.searches import Searches
+from tests.simulation.rules.silent_ends import SilentEnds
+from tests.simulation.rules.stacks import STACKS, Stacks
+from tests.simulation.rules.starts import Starts
+from tests.simulation.rules.states import StatesSeen
+from tests.simulation.rules.taken import Taken
+from tests.simulation.rules.terms import Terms
+from tests.simulation.rules.timeouts import TimeOuts
+from tests.simulation.rules.unfit_nodes import UnfitNodes
+from tests.simulation.rules.verdicts import Verdicts
+from tests.simulation.rules.wrapped import Wrapped
+from tests.simulation.rules.written import Written
 from tests.simulation.scenario import JOINS, POINT, Fault, Scenario
 from tests.simulation.scheduler import ENDS, JobScheduler
-from tests.simulation.searches import Searches
-from tests.simulation.silent_ends import SilentEnds
-from tests.simulation.stacks import STACKS, Stacks
-from tests.simulation.starts import Starts
-from tests.simulation.states import StatesSeen
-from tests.simulation.taken import Taken
-from tests.simulation.terms import Terms
-from tests.simulation.timeouts import TimeOuts
-from tests.simulation.unfit_nodes import UnfitNodes
-from tests.simulation.verdicts import Verdicts
 from tests.simulation.wiring import JOB, launch_plan, wired
 from tests.simulation.witness import Witness
 from tests.simulation.workers import Worker
-from tests.simulation.wrapped import Wrapped
-from tests.simulation.written import Written
 
 BOUND_S = 3000.0
 BOUND_STEPS = 500_000

@@ -1,0 +1,131 @@
+"""What a head does as soon as it has lost a node that may live: the other may go on without it, and take its place.
+
+Its own node's workers are killed within a moment, by its guard if it is frozen itself; each member is told once to
+kill its own; and as long as the node is lost, nothing that the records say of ranks is about those on it: nobody knows
+what they do. That an agent has ended while its node lived is said of those alone whose kernel has told so, and where
+the head itself stood still, no attempt is said to come because of others.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+from hpc_elastic.membership.messages import Join, Stop, StopManner
+from hpc_elastic.membership.phases import HeadPhase
+from hpc_elastic.rank_set import parse_ranks
+from hpc_elastic.rundir.records import AttemptClaim, RootCause, RunResultRecord
+from tests.simulation.clock import NEVER
+from tests.simulation.rules.invariants import FENCES_S, require
+
+if TYPE_CHECKING:
+    from tests.simulation.agent import Agent
+    from tests.simulation.world import SimulatedRun
+
+EXACT_S = 1e-6
+DEAD, SILENT, ASLEEP = "its agent is dead", "it may live", "the head stood still"
+RESUMED = "enough nodes are back"  # for want of nodes, whose loss counts then, the run was to end before
+AGENT_LOST, LOST = "agent_lost", ("node_lost", "agent_lost")  # classes of causes
+ENDED = HeadPhase.CLOSING, HeadPhase.OVER
+
+
+class Fences:
+    """Of one run. Every method raises BrokenRuleError."""
+
+    def __init__(self, run: SimulatedRun) -> None:
+        self._run = run
+        self._lost: dict[Any, set[str]] = {}  # by head: who is lost, and not back
+        self._how: dict[tuple[Any, str], str] = {}  # by head and node, at last
+        self._woke_at: dict[Any, float] = {}
+        self._told: Counter[tuple[object, str, Stop]] = Counter()
+
+    def leads(self, agent: Agent, head: Any) -> None:
+        """An agent has a head: from now on it is seen whom it loses."""
+        loses, joined = head._lose, head.joined
+        lost = self._lost[head] = set()
+
+        def lose(node: str, why: str, now: float, *, is_gone: bool, may_return: bool) -> Any:
+            was_there, before = head._roster.get(node) is not None, head.fence_deadline()
+            done = loses(node, why, now, is_gone=is_gone, may_return=may_return)
+            if was_there:
+                lost.add(node)
+                self._how[head, node] = self._finds(head, now, is_gone=is_gone, may_return=may_return)
+                if may_return or not is_gone:
+                    self._check_deadline(agent, head, node, now, before, is_goodbye=may_return)
+            return done
+
+        def joins(join: Join, now: float) -> Any:
+            lost.discard(join.node)
+            return joined(join, now)
+
+        head._lose, head.joined = lose, joins
+
+    def _finds(self, head: Any, now: float, *, is_gone: bool, may_return: bool) -> str:
+        """How a head has lost a node; one that says goodbye as the head wakes up has stood still as it did."""
+        if may_return and not is_gone:
+            self._woke_at[head] = now
+        if may_return and now < self._woke_at.get(head, -NEVER) + self._run.scenario.lease_s / 2:
+            return ASLEEP
+        return DEAD if is_gone and not may_return else SILENT
+
+    def _check_deadline(
+        self, agent: Agent, head: Any, node: str, now: float, before: float, *, is_goodbye: bool
+    ) -> None:
+        """The workers beside a head that has lost a member of its world are killed, and not before it can do so."""
+        claim = self._run.disk.latest_claim
+        if claim is None or claim.head != agent.name or node not in claim.members or head.phase in ENDED:
+            return
+        if not agent.workers.alive:
+            return
+        left_s, what = head.fence_deadline() - now, f"{agent.name} has lost {node}, which may live"
+        require(left_s <= FENCES_S + EXACT_S, f"{what}, and its own workers may run for {left_s:.3f} s")
+        least_s = min(before - now, FENCES_S)
+        is_so = not is_goodbye or left_s >= least_s - EXACT_S or agent.process.has_ever_frozen
+        require(is_so, f"{what}, and has {left_s:.3f} s to kill its own workers, not {least_s:.3f}")
+
+    def tells(self, agent: Agent, head: Any, node: str, stop: Stop) -> None:
+        """A head tells a member to stop its workers.
+
+        Ranks that save may go on only if nobody else can: a node that is silent may have gone on with others.
+        """
+        claim = self._run.disk.latest_claim
+        if stop.manner is StopManner.LOSS and claim is not None and claim.head == agent.name:
+            lost = self._lost[head] & set(claim.members)
+            silent = sorted(each for each in lost if self._how.get((head, each)) == SILENT)
+            require(not silent, f"{agent.name} lets ranks save on {node}, and {silent} may live, which it has lost")
+        if stop.manner is StopManner.FENCE:
+            self._told[head, node, stop] += 1
+            is_first = self._told[head, node, stop] == 1
+            require(is_first, f"{agent.name} tells {node} again to kill its workers: {stop.reason}")
+
+    def claims(self, agent: Agent, head: Any, claim: AttemptClaim) -> None:
+        """A head wants to open an attempt, and says why."""
+        cause = claim.root_cause
+        if cause is None or claim.reason == RESUMED:
+            return
+        self._check_class(agent, head, cause)
+        if cause.failure_class in LOST:
+            named = {cause.node, *cause.nodes}
+            asleep = sorted(node for node in named if self._how.get((head, node)) == ASLEEP)
+            what = f"{agent.name} names {sorted(named)} as the cause of attempt {claim.attempt}"
+            require(not asleep, f"{what}, and {asleep} were silent while it stood still itself")
+
+    def _check_class(self, agent: Agent, head: Any, cause: RootCause) -> None:
+        """Whether a node is to be looked at, or the end of its agent's output, which people read out of the class."""
+        if cause.failure_class != AGENT_LOST or " lost: " not in cause.line:
+            return
+        silent = [node for node in {cause.node, *cause.nodes} if self._how.get((head, node), DEAD) != DEAD]
+        require(
+            not silent, f"{agent.name} says that the agents of {silent} have ended, and they may live: {cause.line}"
+        )
+
+    def decides(self, agent: Agent, head: Any, result: RunResultRecord) -> None:
+        """A head wants to end the run: what its ranks did is said of those alone that it can know it of."""
+        cause, world = result.root_cause, self._run.disk.latest
+        if cause is not None:
+            self._check_class(agent, head, cause)
+        if cause is None or not cause.silent or world is None or world.head != agent.name:
+            return
+        silent = {*parse_ranks(cause.silent)}
+        unknown = [rank.rank for rank in world.ranks if rank.rank in silent and rank.node in self._lost[head]]
+        require(not unknown, f"the result says that ranks {unknown} had not failed, and their nodes are lost")

@@ -1,0 +1,173 @@
+"""What must hold when the run is over: one result, a true one, and exit codes that say the same."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from hpc_elastic.agent.rendezvous.search import SEARCH_TIMES
+from hpc_elastic.membership.messages import Welcome
+from tests.simulation.rules.invariants import require
+from tests.simulation.rules.progress import DISK_OPERATIONS, TALKS_S
+from tests.simulation.scenario import GRACE_S
+
+if TYPE_CHECKING:
+    from tests.simulation.agent import Agent
+    from tests.simulation.world import SimulatedRun
+
+LOOKS_EVERY_S = SEARCH_TIMES.read_claim_every_s + SEARCH_TIMES.longest_pause_s
+SETUP, RUN_DIRECTORY, NODES_MISSING, NODE_LOST, STALLED, STOPPED, REQUEUE = 3, 5, 6, 7, 9, 10, 75
+
+
+class Verdicts:
+    """Of one run. Every method raises BrokenRuleError."""
+
+    def __init__(self, run: SimulatedRun) -> None:
+        self._run = run
+
+    def check_end(self) -> None:
+        """When nobody runs any more."""
+        run = self._run
+        for agent in run.everybody:
+            run.rules.leaves(agent, -1)
+        run.absences.check_end()
+        require(len(run.disk.results) == 1 or self._may_have_no_result(), "the run ended without a result")
+        for agent in run.agents:
+            if agent.exit_code is not None:
+                self._check_exit_code(agent, agent.exit_code)
+        self._check_leaving()
+        run.job_ends.check_end()
+        run.limits.check_end()
+        run.terms.check_end()
+        run.refused_disks.check_end()
+        run.asked_saves.check_end()
+        run.stacks.check_end()
+        run.kept.check_end()
+        run.headships.check_end()
+        run.endings.check_end()
+        run.resumed.check_end()
+        for result in run.disk.results:
+            require(bool(result.cause), "the result names no cause")
+            is_true = self._is_true(result.reason)
+            require(is_true, f"the run is {result.state.value} for {result.reason} ({result.cause}), which is not so")
+            self._check_cause(result.reason, result.cause)
+
+    def _check_leaving(self) -> None:
+        """Where nothing but workers went wrong, everybody leaves at once when the run is over."""
+        run = self._run
+        if run.witness.kinds or run.witness.unkillable or run.is_disturbed or not run.disk.results:
+            return
+        grace_s = GRACE_S * any(
+            role.restart == "ignore" or run.disk.results[0].exit_code for role in run.scenario.roles
+        )
+        allowed_s = grace_s + run.progress.slack_s
+        for agent in run.agents:
+            took_s = agent.gone_at - max(run.disk.ended_at, agent.started_at)
+            # Who looks for the first head reads the run directory, which all share, every two seconds.
+            looks_s = LOOKS_EVERY_S * (agent.name not in run.witness.joined)
+            what = f"{agent.name} is gone {took_s:.1f} s after the end of the run and its own start"
+            require(took_s <= allowed_s + looks_s, what)
+
+    def _may_have_no_result(self) -> bool:
+        """Whether everybody who could have written one was gone, or told that the scheduler will go on.
+
+        Members of the latest world may, and they need not have learned of it; spares may where its head was killed, so
+        that its kernel told them.
+        """
+        run, witness = self._run, self._run.witness
+        if witness.is_requeued or "disk" in witness.kinds or run.resumed.is_held_up:
+            return True
+        world = run.disk.latest
+        members = {node.node for node in world.nodes} if world is not None else witness.joined
+        able = [
+            agent
+            for agent in run.agents
+            if agent.name in members or self._is_told_of_deaths(agent)
+            if agent.exit_code is not None and agent.name not in witness.terminated
+            if agent.exit_code != STALLED and not agent.is_refused
+            if agent.left_at - agent.troubled_until > run.progress.bound_s
+        ]
+        return not able
+
+    def _is_told_of_deaths(self, agent: Agent) -> bool:
+        """Whether nothing but deaths of agents went wrong, and the latest head had this agent when it died."""
+        run, claim = self._run, self._run.disk.latest_claim
+        if claim is None or any(fault.what != "kill_agent" for fault in run.scenario.faults):
+            return False
+        had_s = run.peer(agent, claim.head).died_at - run.disk.asked_at[claim.attempt]
+        return agent.name in run.witness.joined and had_s > run.scenario.lease_s + TALKS_S
+
+    def _check_exit_code(self, agent: Agent, exit_code: int) -> None:
+        witness, results = self._run.witness, self._run.disk.results
+        if "disk" in witness.kinds or (witness.is_requeued and exit_code == REQUEUE):
+            return
+        expected = {results[0].exit_code} if results else set()
+        if agent.is_refused:  # before the result is there, by what the head has decided
+            is_unfit = agent.problem is not None
+            expected |= self._run.decided_codes | ({SETUP} if is_unfit else set())
+        if self._run.earlier:
+            expected |= {REQUEUE, NODE_LOST, NODES_MISSING, RUN_DIRECTORY}
+        if not agent.is_told and agent.name not in witness.joined:
+            expected |= {NODES_MISSING, STOPPED, RUN_DIRECTORY}
+        elif not agent.is_told:
+            is_lost = bool(witness.kinds & {"loss", "term"}) or self._is_first_head_late()
+            expected |= {NODE_LOST} if is_lost else set()
+            expected |= {STOPPED} if agent.name in witness.terminated else set()
+            expected |= {STALLED} if agent.name in witness.unkillable else set()
+        if agent.has_other_version or (agent.is_refused and self._is_refused_by_another_version(agent)):
+            expected.add(NODES_MISSING)
+        require(exit_code in expected, f"{agent.name} left with {exit_code}, and should have with {expected}")
+
+    def _is_refused_by_another_version(self, agent: Agent) -> bool:
+        """Whether the latest head has another version than this agent: then all agents but its own may be refused."""
+        head = self._run.disk.head  # before the first attempt, who has claimed the allocation
+        return head is not None and not self._run.peer(agent, head).has_versions_of(agent)
+
+    def _is_true(self, reason: str) -> bool:
+        witness, scenario = self._run.witness, self._run.scenario
+        claim = self._run.disk.latest_claim
+        counted = claim.spend.node_losses if claim is not None else 0
+        return {
+            "succeeded": witness.had_all_ended_well,
+            "restarts_used_up": len(witness.keys()) > scenario.max_restarts,
+            "no_progress": self._run.silent_ends.are_too_many
+            or (
+                bool({"stuck", "gaps"} & {scenario.progress, scenario.steps})
+                and len(witness.keys()) >= scenario.no_progress_limit
+            ),
+            "start_failed": "start_failed" in witness.kinds,
+            "exit_timeout": witness.is_exit_overdue(),
+            "unkillable": bool(witness.unkillable),
+            "stop_requested": witness.told_to_stop_at is not None or self._run.requested.stop_at is not None,
+            "time_limit": "limit" in witness.kinds or self._run.taken.is_of("time_limit"),
+            "preempted": self._run.scheduler.is_preempted or self._run.taken.is_of("preemption"),
+            "notice_taken": scenario.heeds_notice,
+            "terminated": "term" in witness.kinds,
+            "node_lost": bool(witness.kinds & {"loss", "term", "disk"}),
+            "node_losses_used_up": counted + scenario.nodes > scenario.max_node_losses,
+            "setup_failed": "unfit" in witness.kinds,
+            "nodes_missing": bool(witness.kinds & {"missing", "loss", "term", "disk", "unfit", "unhealthy"})
+            or self._is_first_head_late(),
+        }.get(reason, False)
+
+    def _is_first_head_late(self) -> bool:
+        """Whether the first head needed so long for its claim, on a slow disk, that others may have given up by then.
+
+        They look for it for `join_timeout`, which is meant for machines that boot: a disk that takes seconds for each
+        answer leaves them little of one that is short.
+        """
+        welcomes = (moment for moment, _, what in self._run.events if isinstance(what, Welcome))
+        is_slow = DISK_OPERATIONS * max(self._run.scenario.disk_s) > self._run.scenario.join_timeout_s
+        return is_slow and next(welcomes, float("inf")) > self._run.scenario.join_timeout_s / 2
+
+    def _check_cause(self, reason: str, cause: str) -> None:
+        """A failure that is named is one that happened in an attempt that it could end."""
+        if not self._run.silent_ends.is_of_failure(reason):
+            return
+        has_budget = self._run.scenario.max_restarts > 0 and reason == "restarts_used_up"
+        require(("used up" in cause) == has_budget, f"the cause says of the restarts that there were, or not: {cause}")
+        named = [
+            incident
+            for incident in self._run.witness.unanswered()
+            if incident.node in cause and (incident.rank is None or f"rank {incident.rank} " in cause)
+        ]
+        require(bool(named), f"the cause is no failure of the last attempt: {cause}")
