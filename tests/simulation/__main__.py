@@ -102,5 +102,7 @@ def _play_many(seeds: range, name: str, plant: Plant | None) -> int:
 if __name__ == "__main__":
     gc.collect()
     gc.freeze()  # what is loaded by now lives as long as the process: no collection has to go through it
-    gc.set_threshold(700, 10, 100)  # the oldest is what the run that is played has, and then it is garbage as a whole
+    gc.set_threshold(
+        50_000, 20, 100
+    )  # the oldest is what the run that is played has, and then it is garbage as a whole
     sys.exit(main())

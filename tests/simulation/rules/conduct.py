@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 WINDOW_S = 5.0
 DIALS = 25  # of an agent by another in that time, at most
-AT_ONCE = 2  # dials of an agent: the one of a search that is over may still be under way
+AT_ONCE = 2  # dials of an agent; one of each search that is over may still be under way, for 4 s
 DIALS_A_LOSS = 10  # of an agent, until it has a head
 ROUNDS_A_LOSS = 3  # of all that it may ask at first, where these are many
 READS = 25  # of the latest records, by an agent without a head: one a second, and those that news make
@@ -96,6 +96,7 @@ class Conduct:
         """A member searches for a head."""
         self._beats.pop(agent, None)
         self._have_lost.add(agent)
+        self._lately(agent, "searches")
         require(agent not in self._have_term, f"{agent.name} has got a TERM, and searches for another head")
         require(self._knows_loss.get(agent, False), f"{agent.name} searches for a head, and notes no loss of one")
 
@@ -232,7 +233,8 @@ class Conduct:
     def dials(self, agent: Agent, target: Agent) -> None:
         """An agent begins to connect to another one."""
         self._dialling[agent] += 1
-        require(self._dialling[agent] <= AT_ONCE, f"{agent.name} dials {self._dialling[agent]} agents at a time")
+        most = max(AT_ONCE, self._lately(agent, "searches", is_new=False))
+        require(self._dialling[agent] <= most, f"{agent.name} dials {self._dialling[agent]} agents at a time")
         self._often(agent, f"dials {target.name}", DIALS)
         self._dials[agent] += 1
         # That one agent is gone, the first of all among them, is no reason to ask around.
@@ -271,13 +273,17 @@ class Conduct:
             self._often(agent, "prints lines", LINES)
 
     def _often(self, agent: Agent, what: str, most: int) -> None:
-        recent = self._recent[agent.name, agent.start_number, what]
-        now = self._run.clock.now
-        recent.append(now)
-        while recent[0] < now - WINDOW_S:
+        if (times := self._lately(agent, what)) > most:
+            raise BrokenRuleError(f"{agent.name} {what} {times} times in {WINDOW_S:g} s")
+
+    def _lately(self, agent: Agent, what: str, *, is_new: bool = True) -> int:
+        """How often an agent has done something in the last seconds, now among them if it is new."""
+        recent, now = self._recent[agent.name, agent.start_number, what], self._run.clock.now
+        if is_new:
+            recent.append(now)
+        while recent and recent[0] < now - WINDOW_S:
             recent.popleft()
-        if len(recent) > most:
-            raise BrokenRuleError(f"{agent.name} {what} {len(recent)} times in {WINDOW_S:g} s")
+        return len(recent)
 
     def sets_deadline(self, agent: Agent, deadline: float) -> None:
         """The guard is told when to kill what the agent has not killed: it leaves the agent its time."""

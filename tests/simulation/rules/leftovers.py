@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from hpc_elastic.membership.head import Head
 from hpc_elastic.membership.member import Member
 from hpc_elastic.membership.phases import HeadPhase
-from tests.simulation.rules.invariants import require
+from tests.simulation.rules.invariants import BrokenRuleError, require
 
 if TYPE_CHECKING:
     from tests.simulation.agent import Agent
@@ -129,7 +129,8 @@ def check_roster(name: str, head: Head) -> None:
         ("rivals", losses._rivals),
         ("gone with a goodbye", losses._goodbyes.keys()),
     ):
-        both = here & nodes
-        require(not both, f"the head of {name} has {sorted(both)} here, and counts them as {what}")
+        if not here.isdisjoint(nodes):
+            raise BrokenRuleError(f"the head of {name} has {sorted(here & nodes)} here, and counts them as {what}")
     others = roster._unhealthy.keys() - here
-    require(not others, f"the head of {name} counts {sorted(others)} as unhealthy, and they are not here")
+    if others:
+        raise BrokenRuleError(f"the head of {name} counts {sorted(others)} as unhealthy, and they are not here")
