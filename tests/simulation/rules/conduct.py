@@ -233,8 +233,11 @@ class Conduct:
     def dials(self, agent: Agent, target: Agent) -> None:
         """An agent begins to connect to another one."""
         self._dialling[agent] += 1
-        most = max(AT_ONCE, self._lately(agent, "searches", is_new=False))
-        require(self._dialling[agent] <= most, f"{agent.name} dials {self._dialling[agent]} agents at a time")
+        searched = self._lately(agent, "searches", is_new=False)
+        require(
+            self._dialling[agent] <= max(AT_ONCE, searched),
+            f"{agent.name} dials {self._dialling[agent]} agents at a time",
+        )
         self._often(agent, f"dials {target.name}", DIALS)
         self._dials[agent] += 1
         # That one agent is gone, the first of all among them, is no reason to ask around.
