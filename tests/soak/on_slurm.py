@@ -203,18 +203,24 @@ class Soaked:
             with _undone(lambda: send(agents[node], signal.SIGSTOP), lambda: send(agents[node], signal.SIGCONT)):
                 time.sleep(fault.seconds)
         elif kind is Kind.SUSPENDED:
-            slurm.run("scontrol", "suspend", self.run.job_id)
-            time.sleep(fault.seconds)
-            slurm.run("scontrol", "resume", self.run.job_id)
+            if self._tells_slurm("suspend"):
+                time.sleep(fault.seconds)
+                slurm.run("scontrol", "resume", self.run.job_id)
         elif kind is Kind.REQUEUED:
-            try:
-                slurm.run("scontrol", "requeue", self.run.job_id)
-            except SandboxError as error:  # Slurm has lost the batch host, and has the job waiting already
-                if "pending" not in str(error):
-                    raise
+            self._tells_slurm("requeue")
         else:
             with slurm.frozen_slurmctld():
                 time.sleep(fault.seconds)
+
+    def _tells_slurm(self, verb: str) -> bool:
+        """Whether the job could be told: Slurm may have lost the batch host, and have the job waiting already."""
+        try:
+            self.slurm.run("scontrol", verb, self.run.job_id)
+        except SandboxError as error:
+            if "pending" not in str(error):
+                raise
+            return False
+        return True
 
     def _agents(self) -> dict[str, int]:
         """The agents' process ids, by node."""
