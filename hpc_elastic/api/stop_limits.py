@@ -6,12 +6,23 @@ import math
 import os
 from collections.abc import Callable
 
+from hpc_elastic.api.prepare import PreparedRun
 from hpc_elastic.errors import SchedulerError
 from hpc_elastic.plan.launch_plan import LaunchPlan
 from hpc_elastic.scheduler.environment import options_of_shell
 from hpc_elastic.scheduler.slurm.limits import StopLimits, find_stop_limits
 
 SUBMIT_WAITS_S = 2.0  # for a warning; sbatch waits for a controller by itself
+
+
+def check_submitted_limits(prepared: PreparedRun, *, warn: Callable[[str], None]) -> None:
+    """Warn of times of Slurm's that cut a grace short which the job file or the site file has chosen.
+
+    The grace of the defaults is longer than most clusters' times, and nobody has asked for it: `check` tells of it.
+    """
+    chosen = (prepared.job.signals, prepared.site.defaults.signals)
+    if any(signals is not None and signals.grace is not None for signals in chosen):
+        check_stop_limits(prepared.plan, warn=warn, timeout_s=SUBMIT_WAITS_S)
 
 
 def check_stop_limits(plan: LaunchPlan, *, warn: Callable[[str], None], timeout_s: float = 4.0) -> StopLimits | None:

@@ -14,7 +14,7 @@ from hpc_elastic.api.job import Job
 from hpc_elastic.api.preflight import check_submission
 from hpc_elastic.api.prepare import JobSource, PreparedRun, prepare_run, read_job_file
 from hpc_elastic.api.run import Run
-from hpc_elastic.api.stop_limits import SUBMIT_WAITS_S, check_stop_limits
+from hpc_elastic.api.stop_limits import check_submitted_limits
 from hpc_elastic.api.submission import submit_run
 from hpc_elastic.errors import UsageError
 from hpc_elastic.job.text import check_values, job_text, plain
@@ -59,7 +59,7 @@ def submit(
 
 def submit_prepared(prepared: PreparedRun) -> Run:
     """Submit a run that `prepare` has prepared."""
-    check_stop_limits(prepared.plan, warn=_LOG.warning, timeout_s=SUBMIT_WAITS_S)
+    check_submitted_limits(prepared, warn=_LOG.warning)
     submit_run(prepared, make_scheduler(prepared.plan.scheduler))
     return Run(prepared.plan.run_dir)
 

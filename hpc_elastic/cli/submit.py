@@ -82,10 +82,10 @@ def main(argv: Sequence[str]) -> int:
     check_submission(prepared, overrides=arguments.overrides, warn=warn)
     if arguments.dry_run:
         return _show_what_would_be(prepared)
-    from hpc_elastic.api.stop_limits import SUBMIT_WAITS_S, check_stop_limits
+    from hpc_elastic.api.stop_limits import check_submitted_limits
     from hpc_elastic.api.submission import submit_run, submitted_line
 
-    check_stop_limits(prepared.plan, warn=warn, timeout_s=SUBMIT_WAITS_S)
+    check_submitted_limits(prepared, warn=warn)
     scheduler = make_scheduler(prepared.plan.scheduler)
     submission = submit_run(prepared, scheduler)
     layout = RunLayout(prepared.plan.run_dir)

@@ -12,7 +12,7 @@ from hpc_elastic.api.look_at_array import ArrayWatch
 from hpc_elastic.api.preflight import check_files
 from hpc_elastic.api.prepare import read_job_file
 from hpc_elastic.api.prepare_array import PreparedArray, prepare_array
-from hpc_elastic.api.stop_limits import SUBMIT_WAITS_S, check_stop_limits
+from hpc_elastic.api.stop_limits import check_submitted_limits
 from hpc_elastic.api.submission import submitted_line
 from hpc_elastic.cli import INTERRUPTED
 from hpc_elastic.cli.look import warn
@@ -42,7 +42,7 @@ def submit_array_of(arguments: Namespace) -> int:
     plan = prepared.runs[0].plan
     if arguments.dry_run:
         return _show_what_would_be(prepared, arguments.array_limit)
-    check_stop_limits(plan, warn=warn, timeout_s=SUBMIT_WAITS_S)
+    check_submitted_limits(prepared.runs[0], warn=warn)
     submissions = submit_array(
         prepared.runs,
         make_scheduler(plan.scheduler),

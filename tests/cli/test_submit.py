@@ -388,7 +388,7 @@ def test_submit_needs_no_torch(workplace: Path, fake_slurm: FakeSlurm) -> None:
 
 @pytest.mark.long
 @pytest.mark.parametrize("options", [[], ["--array", "env.SEED=0..1"]])
-def test_submit_and_check_warn_where_slurm_kills_before_the_grace_is_over(
+def test_check_warns_where_slurm_kills_before_the_grace_is_over_and_submit_if_that_was_chosen(
     fake_slurm: FakeSlurm, capsys: Capture, options: list[str]
 ) -> None:
     scontrol = fake_slurm.programs / "scontrol"
@@ -399,6 +399,8 @@ def test_submit_and_check_warn_where_slurm_kills_before_the_grace_is_over(
     scontrol.chmod(0o755)
     warning = "signals.grace is 60 s, but Slurm kills 30 s after the TERM of scancel (KillWait)"
     assert main(["submit", "--site", "generic-slurm", "job.yaml", *options]) == 0
+    assert warning not in capsys.readouterr().err, "nobody has chosen the grace"
+    assert main(["submit", "--site", "generic-slurm", "--set", "signals.grace=60s", "job.yaml", *options]) == 0
     assert warning in capsys.readouterr().err
     assert main(["check", "--site", "generic-slurm", "job.yaml"]) == 0
     told = capsys.readouterr()
