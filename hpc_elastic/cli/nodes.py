@@ -1,4 +1,4 @@
-"""`hpc-elastic nodes`: which nodes were named as the place of failures, when and why, over all runs of this user."""
+"""`hpc-elastic nodes`: which nodes failed, or were left out, when and why, over all runs of this user."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ def make_parser() -> VerbParser:
     parser = VerbParser(
         "nodes",
         usage="[--since TIME] [--problem WHOSE] [--json] [NODE ...]",
-        description="Show on which nodes failures had their cause, in all of your runs: how often,\n"
-        "when and why. [node_problem] is what a healthy node does not do, or what came\n"
-        "again on the same node in another run.",
+        description="Show on which nodes failures had their cause, in all of your runs, and which\n"
+        "nodes runs had to leave out: how often, when and why. [node_problem] is what a\n"
+        "healthy node does not do, or what came again on the same node in another run.",
         examples="  hpc-elastic nodes --problem node\n  hpc-elastic nodes --problem node --json | jq -r '.[].node'\n",
     )
     parser.add_argument("node", metavar="NODE", nargs="*", help="only these nodes")
@@ -66,7 +66,7 @@ def main(argv: Sequence[str]) -> int:
         which = f"none of {', '.join(arguments.node)}" if arguments.node else "no node"
         what = f", with the mark {arguments.problem}_problem," if arguments.problem else ""
         print(
-            printable_line(f"{which} was named{what} as the place of a failure within {arguments.since}"),
+            printable_line(f"{which} was named{what} as the place of a failure, or left out, within {arguments.since}"),
             file=sys.stderr,
         )
     else:
@@ -97,5 +97,6 @@ def _describe(blamed: BlamedNode, width: int) -> Iterator[str]:
     yield f"{printable_line(blamed.node)} [{blamed.problem.value}] {times} {'time' if times == 1 else 'times'}"
     for incident in blamed.incidents:
         when = datetime.fromtimestamp(incident.time).strftime("%Y-%m-%d %H:%M") if incident.time else "?"
-        what = f"{when} {incident.run} attempt {incident.attempt}: {incident.line}"
+        attempt = f"attempt {incident.attempt}" if incident.attempt else "before its first attempt"
+        what = f"{when} {incident.run} {attempt}: {incident.line}"
         yield from wrap(printable_line(what), width, "  ")

@@ -17,9 +17,13 @@ class WhoseProblem(str, Enum):
     USER = "user_problem"
 
 
+# What heads note of nodes that have no part in an attempt, beside the classes of failures.
+UNHEALTHY = "unhealthy"  # its health checks found something
+LEFT_OUT = "left_out"  # no agent came from it, or it could not take part
 # A healthy node does not do this, whatever program runs on it.
-_OF_NODES = frozenset(
+_OF_NODES: frozenset[str] = frozenset(
     {
+        UNHEALTHY,
         FailureClass.NODE_LOST,
         FailureClass.UNKILLABLE,
         FailureClass.CUDA_HARDWARE,
@@ -27,8 +31,9 @@ _OF_NODES = frozenset(
     }
 )
 # A program or a node may be why: it is the node if the same one is named again and again.
-_UNCLEAR = frozenset(
+_UNCLEAR: frozenset[str] = frozenset(
     {
+        LEFT_OUT,
         FailureClass.AGENT_LOST,
         FailureClass.BUS_ERROR,
         FailureClass.CUDA_ERROR,
@@ -50,7 +55,11 @@ REPEATED = 2  # so many unclear failures of one node, in as many runs, make it t
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Incident:
-    """The end of an attempt whose cause was on one node; `time` is in Unix seconds, 0 if it is not known."""
+    """The end of an attempt whose cause was on one node, or a start without it.
+
+    `failure_class` is that of the failure, or `unhealthy` or `left_out`. `attempt` is the latest one then, 0 before the
+    first; `time` is in Unix seconds, 0 if it is not known.
+    """
 
     node: str
     run: str

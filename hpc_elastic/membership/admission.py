@@ -25,7 +25,7 @@ def admit(
     An agent that comes late and cannot take part is sent away: the others go on without it already.
     """
     if join.problem is not None and welcome.is_late:
-        return dismiss(join, f"{join.node} came late, unfit: {join.problem}")
+        return dismiss(join, f"{join.node} came late, unfit: {join.problem}", attempt)
     roster.add(join, now)
     actions: list[Action] = [SendToMember(node=join.node, message=welcome)]
     if join.problem is None:
@@ -78,7 +78,19 @@ def clock_news(join: Join, now_ns: int, attempt: int) -> list[Action]:
     ]
 
 
-def dismiss(join: Join, text: str) -> list[Action]:
+def dismiss(join: Join, text: str, attempt: int) -> list[Action]:
     """Refuse an unfit node, without which the others go on."""
     refused = Refused(reason=join.problem or text, exit_code=int(ExitCode.SETUP))
-    return [Log(text=text, level="warning"), SendToMember(node=join.node, message=refused)]
+    return [Log(text=text, level="warning"), unfit_note(join, attempt), SendToMember(node=join.node, message=refused)]
+
+
+def unfit_note(join: Join, attempt: int) -> Note:
+    """Return the event of a node that cannot take part."""
+    return left_out_note(join.node, f"cannot take part: {join.problem}", attempt)
+
+
+def left_out_note(node: str, reason: str, attempt: int) -> Note:
+    """Return the event of a node that has no part in what comes; the reason continues a sentence with its name."""
+    return Note(
+        name="node.left_out", message=f"{node} {reason}", attempt=attempt, metadata={"node": node, "reason": reason}
+    )

@@ -10,7 +10,7 @@ from hpc_elastic.errors import ExitCode, MissingNode, RendezvousCause, Rendezvou
 from hpc_elastic.hostlist import name_some
 from hpc_elastic.membership import losses
 from hpc_elastic.membership.actions import Action, Log, Note
-from hpc_elastic.membership.admission import why_not
+from hpc_elastic.membership.admission import left_out_note, why_not
 from hpc_elastic.membership.messages import Join, Refused
 from hpc_elastic.membership.roster import Roster
 from hpc_elastic.membership.rounds import HeadSettings
@@ -196,13 +196,15 @@ class Gathering:
         self._leave_out(missing)
         return Refused(reason=str(missing), exit_code=int(ExitCode.NODES_MISSING))
 
-    def diagnosed(self, diagnoses: Sequence[Diagnosis]) -> list[Action]:
-        """Take in what was found out about missing nodes.
+    def diagnosed(self, diagnoses: Sequence[Diagnosis], attempt: int) -> list[Action]:
+        """Take in what was found out about missing nodes; `attempt` is the latest one.
 
         Returns:
-            A log line for each piece of news. That an agent has not started yet is no news: it may be slow.
+            A log line for each piece of news, and an event for each node that the round goes on without. That an agent
+            has not started yet is no news: it may be slow.
         """
-        lines = []
+        lines: list[str] = []
+        notes: list[Action] = []
         for diagnosis in diagnoses:
             missing = diagnosis.missing
             if not self._roster.is_missing(missing.node):
@@ -219,8 +221,9 @@ class Gathering:
                     self._at_fault.add(missing.node)
                     self._left_behind.add(missing.node)  # it is logged here
                     what = str(missing)
+                    notes.append(left_out_note(missing.node, missing.detail, attempt))
                 lines.append(f"{what}; the others do not wait for it")
-        return [Log(text=line, level="warning") for line in lines]
+        return [*(Log(text=line, level="warning") for line in lines), *notes]
 
     def dismissed(self, join: Join) -> None:
         """Name a node that was sent away, because it cannot take part, if the others turn out to be too few."""
@@ -229,11 +232,21 @@ class Gathering:
         self._at_fault.add(join.node)
         self._left_behind.add(join.node)  # its problem was logged
 
-    def left_behind(self) -> list[Action]:
-        """Return a log line for each node that a closed round goes on without, if it was not logged before."""
+    def left_behind(self, attempt: int) -> list[Action]:
+        """Return a log line and the event of each node that a closed round goes on without, if it is news."""
+        news = [missing for missing in self.missing() if missing.node not in self._left_behind]
+        logs = [Log(text=f"{missing}; going on without it", level="warning") for missing in news]
+        return [*logs, *self.absent(attempt)]
+
+    def absent(self, attempt: int) -> list[Action]:
+        """Return the event of each node that has no part in a closed round, if there was none before.
+
+        A node that is here and unhealthy has an event of its own.
+        """
         news = [missing for missing in self.missing() if missing.node not in self._left_behind]
         self._left_behind.update(missing.node for missing in news)
-        return [Log(text=f"{missing}; going on without it", level="warning") for missing in news]
+        absent = (missing for missing in news if missing.node not in self._roster.unhealthy)
+        return [left_out_note(missing.node, missing.detail, attempt) for missing in absent]
 
     def too_few(self, now: float) -> RendezvousTimeoutError | None:
         """Return the error of a closed round with too few nodes, None if there are enough."""

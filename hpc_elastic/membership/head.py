@@ -22,6 +22,7 @@ from hpc_elastic.errors import ExitCode
 from hpc_elastic.hostlist import name_some
 from hpc_elastic.membership import messages
 from hpc_elastic.membership.actions import Action, ClaimAttempt, Drop, KeepStates, Log, Note, SendToMember, WriteResult
+from hpc_elastic.membership.admission import unfit_note
 from hpc_elastic.membership.aside import MOST_CARRIED_ON, blamed_nodes
 from hpc_elastic.membership.barriers import Barriers
 from hpc_elastic.membership.closing import Closing, awaiting_quorum
@@ -201,11 +202,11 @@ class Head:
 
     def _without(self, join: messages.Join, now: float) -> list[Action]:
         """Handle a node that cannot take part: go on without it if enough nodes remain and it is not the head's own."""
-        if not self._unfit.are_there and (dismissed := self._members.dismiss(join, now)) is not None:
+        if not self._unfit.are_there and (dismissed := self._members.dismiss(join, now, self.attempt)) is not None:
             self._unfit.left_out(join)
             return dismissed + self._gather(now)
         self._unfit.add(join, now)
-        return self._gather(now)
+        return [unfit_note(join, self.attempt), *self._gather(now)]
 
     def _grow(self, now: float) -> list[Action]:
         taken = self._members.take_newcomers() if self.phase is HeadPhase.RUNNING else ()
@@ -470,14 +471,14 @@ class Head:
         if self.gathering.succession is not None and (ended := self._succeed(self.gathering.succession, now)):
             return ended
         if not keeps_places and (too_few := self.gathering.too_few(now)) is not None:
-            said = timeout_announcement(too_few, self.attempt)
+            said = [*timeout_announcement(too_few, self.attempt), *self.gathering.absent(self.attempt)]
             return said + self._observe(Seen(trigger=Trigger.NODES_MISSING, detail=too_few.message), now)
         if ended := self._settle_losses(now) or self._settle_silent_ends(now):
             return ended
         told = [
             *self._members.arrivals.others(),
             *self._news.tell(self.attempt),
-            *self.gathering.left_behind(),
+            *self.gathering.left_behind(self.attempt),
             *self._judge.counts_losses(),
         ]
         claim, world = self._judge.prepare_attempt()

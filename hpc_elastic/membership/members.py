@@ -83,12 +83,12 @@ class Members:
         told = waiting if newcomer in named else [newcomer]
         return [SendToMember(node=each.node, message=spares) for each in told] if len(waiting) > 1 else []
 
-    def dismiss(self, join: Join, now: float) -> list[Action] | None:
+    def dismiss(self, join: Join, now: float, attempt: int) -> list[Action] | None:
         """Send an unfit node away; return None if too few nodes would remain, or if it is the head's own node."""
         self.roster.remove(join.node)
         if self.gathering.can_be_enough() and join.node != self._settings.node:
             self.gathering.dismissed(join)
-            return dismiss(join, f"{join.node} cannot take part: {join.problem}; going on without it")
+            return dismiss(join, f"{join.node} cannot take part: {join.problem}; going on without it", attempt)
         self.roster.add(join, now)
         return None
 

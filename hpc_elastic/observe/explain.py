@@ -31,7 +31,7 @@ from hpc_elastic.observe.explain_facts import (
     seconds_of,
     text_of,
 )
-from hpc_elastic.observe.narrate import NO_LIMIT, describe_nodes, has_no_logs, unix_time
+from hpc_elastic.observe.narrate import NO_LIMIT, describe_left_out, describe_nodes, has_no_logs, unix_time
 from hpc_elastic.observe.snapshot import Snapshot
 from hpc_elastic.rank_set import format_ranks, name_ranks
 
@@ -366,6 +366,8 @@ def _notes(facts: ExplainFacts, *, is_guess: bool) -> Iterable[str]:
     yield from (note for note in facts.notes if note not in (facts.snapshot.note or ""))
     if facts.snapshot.changed_line:
         yield facts.snapshot.changed_line
+    if facts.snapshot.left_out and facts.snapshot.nodes:
+        yield f"the others began without {describe_left_out(facts.snapshot.left_out)}"
 
 
 # Values of records, which may be of any shape.

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime, timezone
 from shlex import quote
 
+from hpc_elastic.hostlist import name_some
 from hpc_elastic.observe.facts import AttemptFacts
 from hpc_elastic.observe.snapshot import Snapshot
 from hpc_elastic.observe.waiting import WAITING
@@ -15,6 +16,7 @@ from hpc_elastic.useful_time.reading import UsefulTime
 
 _STOPPED = ("SUSPENDED", "STOPPED")  # Slurm's words for a job that keeps its nodes and does nothing
 _NODES_SHOWN = 6
+_REASONS_SHOWN = 3
 NO_LIMIT = 1_000_000_000  # a plan's value for no limit: another program, such as torchrun, counts instead
 
 
@@ -138,6 +140,15 @@ def describe_set_aside(set_aside: Mapping[str, str]) -> str:
     """Return `node3 (drained by ada@login1)`; of many nodes only the first are named."""
     shown = [f"{node} ({why})" if why else node for node, why in list(set_aside.items())[:_NODES_SHOWN]]
     return ", ".join([*shown, "..."] if len(set_aside) > _NODES_SHOWN else shown)
+
+
+def describe_left_out(left_out: Mapping[str, str]) -> str:
+    """Return `node2, node3: cannot take part: /home is not mounted`, by reason; of many reasons only the first."""
+    by_reason: dict[str, list[str]] = {}
+    for node, why in left_out.items():
+        by_reason.setdefault(why, []).append(node)
+    told = [f"{name_some(nodes)}: {why}" if why else name_some(nodes) for why, nodes in by_reason.items()]
+    return "; ".join([*told[:_REASONS_SHOWN], "..."] if len(told) > _REASONS_SHOWN else told)
 
 
 def of_limit(number: int, limit: int | None) -> str:

@@ -20,12 +20,13 @@ from hpc_elastic.rundir.layout import RunLayout
 
 _LOST = "node.lost"
 _ASIDE = "node.set_aside"
+_LEFT_OUT = "node.left_out"
 _NOTICE = "notice.given"
 _FAILED = "attempt.failed"
 _UNHEALTHY = "node.unhealthy"
 _HEALTHY = "node.healthy"
 _JOINED = ("node.joined", "node.returned", "node.parked")
-_NAMES = (_LOST, _ASIDE, _UNHEALTHY, _HEALTHY, *_JOINED)
+_NAMES = (_LOST, _ASIDE, _LEFT_OUT, _UNHEALTHY, _HEALTHY, *_JOINED)
 
 
 class NodeNote(NamedTuple):
@@ -54,7 +55,8 @@ class NodesBeside:
     """The nodes that are not at work: those that could be, those that are lost, and those that are here and left out.
 
     `set_aside` has the reason of each of the last, in the order of the step: it is drained, blamed, or unhealthy.
-    `lost_aside` has that of each lost node that gets no workers when it is back either. `awaited` are those that
+    `lost_aside` has that of each lost node that gets no workers when it is back either. `left_out` are those without
+    which the others have begun, with the reasons: no agent has come, or it cannot take part. `awaited` are those that
     have not joined, until the first attempt.
     """
 
@@ -62,6 +64,7 @@ class NodesBeside:
     lost: tuple[str, ...] = ()
     set_aside: Mapping[str, str] = field(default_factory=dict)
     lost_aside: Mapping[str, str] = field(default_factory=dict)
+    left_out: Mapping[str, str] = field(default_factory=dict)
     awaited: tuple[str, ...] = ()
 
 
@@ -125,6 +128,7 @@ def find_nodes_beside(worlds: Sequence[AttemptNodes], notes: Iterable[NodeNote],
     lost: set[str] = set()
     aside: dict[str, str] = {}
     unhealthy: dict[str, str] = {}
+    absent: dict[str, str] = {}
     world: AttemptNodes | None = None
     for attempt in sorted({*claims, *by_attempt}):
         if attempt in claims:
@@ -143,8 +147,11 @@ def find_nodes_beside(worlds: Sequence[AttemptNodes], notes: Iterable[NodeNote],
                 unhealthy.pop(note.node, None)
             elif note.name == _LOST:
                 lost.add(note.node)
+            elif note.name == _LEFT_OUT:
+                absent[note.node] = note.why
             else:
                 lost.discard(note.node)
+                absent.pop(note.node, None)
                 joined[note.node] = attempt
     at_work: Collection[str] = world.nodes if world is not None else ()
     waiting = joined.keys() - lost - set(at_work)
@@ -154,7 +161,8 @@ def find_nodes_beside(worlds: Sequence[AttemptNodes], notes: Iterable[NodeNote],
         lost=tuple(node for node in order if node in lost),
         set_aside={node: left_out[node] for node in order if node in waiting and node in left_out},
         lost_aside={node: aside[node] for node in order if node in lost and node in aside},
-        awaited=tuple(node for node in order if node not in joined) if joined and world is None else (),
+        left_out={node: absent[node] for node in order if node in absent},
+        awaited=tuple(node for node in order if node not in joined | absent) if joined and world is None else (),
     )
 
 

@@ -33,6 +33,8 @@ class Snapshot:
     failed. `notice` says that the workers of a run that goes on will be stopped soon: when that was given, and why.
     `between` is why the latest attempt has ended, if it has and the next one is not open yet; None if it runs.
     `set_aside` are the nodes that are here and get no workers, with the reasons: drained, blamed, or unhealthy.
+    `left_out` are those without which the others have begun this start, with the reasons: no agent has come from it, or
+    it cannot take part.
     `changed_scripts` are the entrypoints that are others in the latest allocation than in the one before.
     """
 
@@ -73,6 +75,7 @@ class Snapshot:
     notice: str | None = None
     between: str | None = None
     set_aside: Mapping[str, str] = field(default_factory=dict)
+    left_out: Mapping[str, str] = field(default_factory=dict)
     changed_scripts: tuple[str, ...] = ()
 
     @property
@@ -223,6 +226,7 @@ def make_snapshot(facts: Facts, job: JobStatus | None, note: str | None = None) 
         root_cause=root_cause_of(result),
         between=None if state.is_final else facts.between,
         set_aside=facts.beside.set_aside,
+        left_out=facts.beside.left_out,
         changed_scripts=tuple(map(str, facts.allocation.get("changed_scripts") or ())),
         notice=facts.notice if state is RunState.RUNNING and not facts.has_ended else None,
     )

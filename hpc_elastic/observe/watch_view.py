@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from hpc_elastic.failures.pace import Pace
 from hpc_elastic.observe.narrate import (
     count,
+    describe_left_out,
     describe_nodes,
     describe_set_aside,
     describe_state,
@@ -56,6 +57,7 @@ def watch_rows(snapshot: Snapshot, pace: Pace) -> list[tuple[str, str]]:
         ("world", f"{workers}{describe_nodes(snapshot.nodes)}" if snapshot.nodes else ""),
         *waiting_rows(snapshot.spares, snapshot.awaited_nodes),
         ("set aside", describe_set_aside(snapshot.set_aside)),
+        ("left out", describe_left_out(snapshot.left_out)),
         ("lost", describe_nodes(snapshot.lost_nodes) if snapshot.lost_nodes else ""),
         ("step", describe_pace(pace)),
         ("slowest", describe_slow(pace)),

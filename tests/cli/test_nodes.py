@@ -97,7 +97,7 @@ def test_records_that_cannot_be_read_and_runs_without_failures_name_nobody(tmp_p
     a_run(tmp_path, 2).allocate().end()
     assert main(["nodes"]) == 0
     told = capsys.readouterr()
-    assert (told.out, told.err) == ("", "no node was named as the place of a failure within 30d\n")
+    assert (told.out, told.err) == ("", "no node was named as the place of a failure, or left out, within 30d\n")
     assert nodes(capsys) == []
 
 
@@ -106,10 +106,13 @@ def test_a_node_that_nobody_named_is_not_taken_for_all(tmp_path: Path, capsys: C
     run.open_attempt(1)
     run.open_attempt(2, root_cause=a_cause("node7", "node_lost"))
     assert main(["nodes", "Node7", "node70"]) == 0
-    assert capsys.readouterr().err == "none of Node7, node70 was named as the place of a failure within 30d\n"
+    assert (
+        capsys.readouterr().err
+        == "none of Node7, node70 was named as the place of a failure, or left out, within 30d\n"
+    )
     assert main(["nodes", "--problem", "user"]) == 0
     told = capsys.readouterr().err
-    assert told == "no node was named, with the mark user_problem, as the place of a failure within 30d\n"
+    assert told == "no node was named, with the mark user_problem, as the place of a failure, or left out, within 30d\n"
 
 
 def test_a_time_that_is_none_is_a_usage_error(capsys: Capture) -> None:
@@ -123,3 +126,31 @@ def test_a_worker_cannot_draw_on_the_terminal(tmp_path: Path, capsys: Capture) -
     run.end(RunState.FAILED, exit_code=1, root_cause=a_cause("node3", "\x1b[2Jexception"))
     assert main(["nodes"]) == 0
     assert "\x1b" not in capsys.readouterr().out
+
+
+def test_nodes_that_runs_began_without_are_named_with_the_reason(tmp_path: Path, capsys: Capture) -> None:
+    now = time.time_ns()
+    for number in (1, 2):
+        run = a_run(tmp_path, number).allocate(nodes=("node1", "node2", "node3"))
+        run.note(
+            "node1", "node.left_out", "node2", attempt=0, reason="cannot take part: no /data", time_ns=now + number
+        )
+        run.note("node1", "node.left_out", "node2", attempt=0, reason="again", time_ns=now)
+        run.open_attempt(1)
+    run.note("node1", "node.unhealthy", "node3", attempt=1, reason="scratch: the disk is full", time_ns=now)
+    run.note("node1", "node.left_out", "node4", attempt=1, reason="has gone", time_ns=now - 40 * 86400 * 10**9)
+    assert nodes(capsys) == [
+        ("node2", "node_problem", ["digits-2.0", "digits-1.0"]),
+        ("node3", "node_problem", ["digits-2.1"]),
+    ]
+    assert main(["nodes"]) == 0
+    told = " ".join(capsys.readouterr().out.split())
+    assert "digits-1 before its first attempt: cannot take part: no /data" in told
+    assert "digits-2 attempt 1: unhealthy: scratch: the disk is full" in told
+
+
+def test_a_node_that_one_run_alone_began_without_is_no_node_problem_yet(tmp_path: Path, capsys: Capture) -> None:
+    run = a_run(tmp_path, 1).allocate()
+    reason = "has never started its agent: srun: Exited with exit code 2"
+    run.note("node1", "node.left_out", "node2", attempt=0, reason=reason, time_ns=time.time_ns())
+    assert nodes(capsys) == [("node2", "user_problem", ["digits-1.0"])]

@@ -143,6 +143,8 @@ def test_a_node_that_can_start_no_agent_is_not_waited_for_and_the_job_starts_aga
     }[lacks]
     line = f"hpc-elastic node1: node2 has never started its agent: {why}; the others do not wait for it"
     assert re.search(line, script_output(run)), run.story()
+    named = " ".join(slurm_door.run("nodes", "node2").stdout.split())
+    assert "before its first attempt: has never started its agent" in named
     shown = " ".join(slurm_door.run("explain", str(run.path)).stdout.split())
     assert "SUCCEEDED" in shown
     run.assert_nothing_left(within_s=40)

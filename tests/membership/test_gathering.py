@@ -31,7 +31,7 @@ def a_diagnosis(
 
 def diagnose(script: HeadScript, *diagnoses: Diagnosis) -> list[Action]:
     """As the coordinator does it."""
-    return script.head.gathering.diagnosed(diagnoses) + script.head.tick(script.now)
+    return script.head.gathering.diagnosed(diagnoses, 0) + script.head.tick(script.now)
 
 
 def texts(actions: Sequence[Action]) -> list[str]:
@@ -84,6 +84,7 @@ def test_the_verdict_says_each_missing_node_with_its_cause_and_holds_them_as_fie
     assert (the_result(actions).cause, the_result(actions).exit_code) == (cause, ExitCode.NODES_MISSING)
     errors = [say.text for say in of_kind(actions, Log) if say.level == "error"]
     assert errors == ["node1 cannot route: x", "node2 has given no sign of its agent", "node3 wrong secret: x"]
+    assert list(left_out(actions)) == ["node1", "node2", "node3"]
     (note,) = [note for note in of_kind(actions, Note) if note.name == "rendezvous.timeout"]
     assert [(missing["node"], missing["cause"]) for missing in note.metadata["missing"]] == [
         ("node1", "cannot_route"),
@@ -111,7 +112,7 @@ def test_the_verdict_about_very_many_nodes_stays_one_short_line() -> None:
 def test_the_verdict_is_an_error_with_the_missing_nodes_as_fields() -> None:
     script = HeadScript(2)
     script.join(0)
-    script.head.gathering.diagnosed([a_diagnosis(1)])
+    script.head.gathering.diagnosed([a_diagnosis(1)], 0)
     error = script.head.gathering.too_few(script.now)
     assert isinstance(error, RendezvousTimeoutError)
     assert error.exit_code is ExitCode.NODES_MISSING
@@ -125,6 +126,24 @@ def test_a_round_that_goes_on_says_without_whom() -> None:
     actions = script.pass_time(601)
     assert "node1 cannot route: x; going on without it" in texts(actions)
     assert the_claim(actions).claim.members == ("node0", "node2")
+    assert left_out(actions) == {"node1": "cannot route: x"}
+
+
+def left_out(actions: Sequence[Action]) -> dict[str, str]:
+    """The reasons of the events of nodes that the others go on without."""
+    notes = [note.metadata for note in of_kind(actions, Note) if note.name == "node.left_out"]
+    return {str(each["node"]): str(each["reason"]) for each in notes}
+
+
+def test_a_node_whose_agent_has_ended_is_noted_once_and_at_once() -> None:
+    script = HeadScript(3, min_nodes=2)
+    script.join(0)
+    assert left_out(diagnose(script, a_diagnosis(1, RendezvousCause.NEVER_STARTED, ended=True))) == {
+        "node1": "never started: x"
+    }
+    actions = script.join(2)
+    assert the_claim(actions).claim.members == ("node0", "node2")
+    assert left_out(actions) == {}
 
 
 def test_who_gave_up_is_not_waited_for() -> None:

@@ -13,6 +13,7 @@ from hpc_elastic.membership.actions import (
     Drop,
     HeadOver,
     Log,
+    Note,
     SendToMember,
     Superseded,
     WriteResult,
@@ -126,7 +127,10 @@ def test_refuses_a_node_that_is_not_of_the_step() -> None:
 def test_ends_the_run_if_a_node_joins_and_is_unfit() -> None:
     script = HeadScript(2)
     script.join(0)
-    assert the_cause(script.join(1, problem="sees 3 GPUs")) == ("setup_failed", ExitCode.SETUP)
+    actions = script.join(1, problem="sees 3 GPUs")
+    assert the_cause(actions) == ("setup_failed", ExitCode.SETUP)
+    (note,) = [note for note in of_kind(actions, Note) if note.name == "node.left_out"]
+    assert note.metadata == {"node": "node1", "reason": "cannot take part: sees 3 GPUs"}
 
 
 def test_a_head_does_not_spin_while_others_may_say_that_they_are_unfit_too() -> None:

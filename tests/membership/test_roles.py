@@ -427,7 +427,7 @@ def test_a_role_has_its_own_least_number_of_nodes() -> None:
 def test_a_role_that_nobody_is_left_for_is_not_said_to_have_been_waited_for() -> None:
     script = HeadScript(3, min_nodes=2, roles={0: TRAINER, 1: TRAINER, 2: READER}, role_nodes={TRAINER: 1, READER: 1})
     missing = MissingNode(node="node2", cause=RendezvousCause.OTHER_VERSION, detail="has another version")
-    script.head.gathering.diagnosed([Diagnosis(missing=missing, gave_up=True)])
+    script.head.gathering.diagnosed([Diagnosis(missing=missing, gave_up=True)], 0)
     script.join(0)
     cause = the_result(script.join(1)).cause
     assert cause.startswith(

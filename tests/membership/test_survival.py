@@ -491,6 +491,8 @@ def test_an_unfit_node_is_left_out_if_there_are_enough_without_it() -> None:
     actions = script.join(2, problem="/scratch is not mounted")
     assert sent(actions, Refused)["node2"].exit_code == ExitCode.SETUP
     assert the_claim(actions).claim.members == ("node0", "node1")
+    (note,) = [note for note in of_kind(actions, Note) if note.name == "node.left_out"]
+    assert note.metadata == {"node": "node2", "reason": "cannot take part: /scratch is not mounted"}
 
 
 def test_a_run_that_cannot_begin_names_an_unfit_node_that_it_had_left_out_before_too() -> None:

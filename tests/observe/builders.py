@@ -222,12 +222,14 @@ class RunBuilder:
         return self
 
     def note(
-        self, head: str, name: str, *nodes: str, attempt: int, allocation: int = 1, reason: str = ""
+        self, head: str, name: str, *nodes: str, attempt: int, allocation: int = 1, reason: str = "", time_ns: int = 1
     ) -> RunBuilder:
         """Write a head's event about each of these nodes."""
         for node in nodes:
             about = {"node": node, "reason": reason} if reason else {"node": node}
-            self._note(head, name, f"{node} {name}", attempt=attempt, allocation=allocation, metadata=about)
+            self._note(
+                head, name, f"{node} {name}", attempt=attempt, allocation=allocation, metadata=about, time_ns=time_ns
+            )
         return self
 
     def fail_attempt(self, attempt: int, why: str, *, head: str = "node1", allocation: int = 1) -> RunBuilder:
@@ -236,10 +238,18 @@ class RunBuilder:
         return self
 
     def _note(
-        self, head: str, name: str, message: str, *, attempt: int, allocation: int, metadata: Mapping[str, str]
+        self,
+        head: str,
+        name: str,
+        message: str,
+        *,
+        attempt: int,
+        allocation: int,
+        metadata: Mapping[str, str],
+        time_ns: int = 1,
     ) -> None:
         event = Event(
-            time_ns=1,
+            time_ns=time_ns,
             run=self.plan.run,
             node=head,
             allocation=allocation,

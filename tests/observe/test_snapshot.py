@@ -147,7 +147,7 @@ def test_json_has_stable_keys(tmp_path: Path) -> None:
         "restarts", "max_restarts", "node_losses", "max_node_losses", "nodes", "spares", "lost_nodes", "awaited_nodes",
         "workers",
         "attempt_history", "failures", "array", "array_task", "parameters", "note", "root_cause",
-        "notice", "between", "set_aside", "changed_scripts",
+        "notice", "between", "set_aside", "left_out", "changed_scripts",
     ]  # fmt: skip
     assert (data["state"], data["exit_code"], data["started"]) == ("SUCCEEDED", 0, TIME)
     assert data["attempt_history"][0]["nodes"] == ["node1", "node2"]
@@ -180,6 +180,22 @@ def test_status_names_the_nodes_that_are_waited_for_until_the_first_attempt(tmp_
     run.open_attempt(1, nodes=("node1", "node3"))
     snapshot = take_snapshot(run.layout, None)
     assert (snapshot.spares, snapshot.awaited_nodes) == ((), ())
+
+
+def test_status_names_the_nodes_that_the_others_began_without_also_when_the_run_is_over(tmp_path: Path) -> None:
+    run = RunBuilder(tmp_path / "run").submit().allocate(nodes=("node1", "node2", "node3", "node4"))
+    run.note("node1", "node.joined", "node1", attempt=0)
+    run.note("node1", "node.left_out", "node2", "node3", attempt=0, reason="cannot take part: no /data")
+    snapshot = take_snapshot(run.layout, None)
+    assert (snapshot.awaited_nodes, list(snapshot.left_out)) == (("node4",), ["node2", "node3"])
+    run.note("node1", "node.left_out", "node4", attempt=0, reason="has given no sign of its agent")
+    run.open_attempt(1, nodes=("node1", "node5")).note("node1", "node.joined", "node4", attempt=1)  # it came late
+    told = "node2, node3: cannot take part: no /data"
+    assert dict(watch_rows(take_snapshot(run.layout, None), NO_PACE))["left out"] == told
+    run.end()
+    snapshot = take_snapshot(run.layout, None)
+    assert dict(status_rows(snapshot))["left out"] == told
+    assert snapshot_to_json(snapshot)["left_out"] == dict.fromkeys(("node2", "node3"), "cannot take part: no /data")
 
 
 def test_snapshot_of_a_new_allocation_knows_nothing_of_the_nodes_of_the_one_before(tmp_path: Path) -> None:

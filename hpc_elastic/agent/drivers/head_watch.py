@@ -139,7 +139,7 @@ class HeadWatch:
             missing = self._head.gathering.waits_for()
             if missing and self._head.phase is HeadPhase.GATHERING:
                 diagnoses = await self._disk.call(partial(self._diagnose, missing))
-                self._do(lambda _, found=diagnoses: self._head.gathering.diagnosed(found))  # type: ignore[misc]
+                self._do(lambda _, found=diagnoses: self._head.gathering.diagnosed(found, self._head.attempt))  # type: ignore[misc]
                 self._do(self._head.tick)  # there may be no node left to wait for
             await asyncio.sleep(self._times.diagnose_every_s)
 

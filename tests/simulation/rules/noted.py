@@ -33,6 +33,7 @@ class _Told:
         self.lost: set[str] = set()
         self.unhealthy: set[str] = set()
         self.aside: set[str] = set()
+        self.left_out: set[str] = set()
         self.opened: set[int] = set()
         self.has_claimed = False
         self.endings = 0
@@ -92,6 +93,7 @@ class Noted:
         if action.name == "node.joined":
             require(node not in told.here, f"{what}, which is there")
             told.here.add(node)
+            told.left_out.discard(node)
             told.joins[node] += 1
             told.endings = 0  # a run that was to end for lack of nodes may go on
         elif action.name == "node.lost":
@@ -112,6 +114,10 @@ class Noted:
         elif action.name == "node.set_aside":
             require(node not in told.aside, f"{what} again")
             told.aside.add(node)
+        elif action.name == "node.left_out":
+            require(bool(action.metadata.get("reason")), f"{what}, and not why")
+            require(node not in told.here | told.left_out, f"{what}, which is there, or again")
+            told.left_out.add(node)
         elif action.name == "node.clock_differs":
             offset_s = float(action.metadata["offset_s"])
             is_so = self._differs(told, node) and abs(offset_s - told.clocks[node]) < 0.1
@@ -170,7 +176,8 @@ class Noted:
     def _claims(self, told: _Told, claim: AttemptClaim, world: World) -> None:
         """A head claims an attempt, in which no node starts workers that it has noted to be unhealthy.
 
-        A successor has lost whoever of the world before has not come to it when it claims its first one.
+        A successor has lost whoever of the world before has not come to it when it claims its first one. The first head
+        of a start has said of each other node of the step that the attempt goes on without it.
         """
         starting = {node.node for node in world.nodes if node.role in claim.roles}
         unhealthy = sorted(starting & told.unhealthy)
@@ -181,6 +188,9 @@ class Noted:
         is_succession = before is not None and before.head != claim.head and not told.has_claimed
         if before is not None and is_succession and before.allocation == claim.allocation:
             told.lost |= {node.node for node in before.nodes} - told.here
+        is_first = not told.has_claimed and (before is None or before.allocation != claim.allocation)
+        absent = {agent.name for agent in self._run.agents} - told.here - told.lost - told.left_out
+        require(not (is_first and absent), f"{claim.head} claims attempt {claim.attempt}, and says nothing of {absent}")
         told.has_claimed = True
 
     def _opens(self, agent: Agent, told: _Told, note: Note) -> None:
