@@ -12,6 +12,11 @@ from hpc_elastic.printable import printable_line
 
 # srun 22.05 to 26.05, src/srun and src/api/step_launch.c. The first one counts: what follows is the end of the others.
 _GAVE_UP = re.compile(r"srun: error: (Task launch for .* failed on node .*|Application launch failed: .*|Aborting, .*)")
+# From one of these on the ends of tasks are what srun, or who cancels, makes of all of them.
+_ABORTS = re.compile(
+    rf"{_GAVE_UP.pattern}|srun: Job step aborted: .*|srun: forcing job termination"
+    r"|.*\berror: \*\*\* (?:STEP|JOB) \S+ ON \S+ CANCELLED AT .*"
+)
 _REFUSED = re.compile(r"srun: error: Task launch for \S+ failed on node (\S+): (.*)")
 # A task that slurmd has taken and could not start, and tasks that have ended. There is one a node.
 _NOT_STARTED = re.compile(r"srun: error: task ([0-9]{1,7}) (launch failed: .*)")
@@ -68,8 +73,9 @@ def find_unstarted(lines: Sequence[str], nodes: Sequence[str] = ()) -> dict[str,
 def find_ended_agents(lines: Sequence[str], nodes: Sequence[str], *, start: int) -> dict[str, str]:
     """Return the nodes whose agents have ended, or could not be started, in one start of the job, and how.
 
-    Those of other nodes go on. An agent that has exited with 0 is not among them. The words are srun's. Where the lines
-    do not show that this start has launched its agents, nothing is known.
+    Those of other nodes go on. An agent that has exited with 0 is not among them, nor one that has been ended with all
+    others, because srun could not start the one of another node, say. The words are srun's. Where the lines do not
+    show that this start has launched its agents, nothing is known.
 
     Args:
         lines: of the script's output.
@@ -77,7 +83,7 @@ def find_ended_agents(lines: Sequence[str], nodes: Sequence[str], *, start: int)
         start: how often the scheduler has started the job before (SLURM_RESTART_COUNT).
     """
     found: dict[str, str] = {}
-    for line in _since_launch(lines, start):
+    for line in takewhile(lambda line: not _ABORTS.fullmatch(line), _since_launch(lines, start)):
         if match := _NOT_STARTED.fullmatch(line):
             for node in nodes[int(match[1]) : int(match[1]) + 1]:
                 found.setdefault(node, printable_line(match[2]))

@@ -69,6 +69,16 @@ LAUNCHES = "hpc_elastic: starting an agent on each of 4 nodes (start 1)"
 EARLIER = "hpc_elastic: starting an agent on each of 4 nodes (start 0)"
 LATER = "hpc_elastic: starting an agent on each of 4 nodes (start 2)"
 NO_IO = "srun: error: task 2 launch failed: Slurmd could not connect IO"
+GAVE_UP = (  # of 24.11.5, as it was printed
+    "srun: error: Task launch for StepId=1.0 failed on node node3: Unspecified error",
+    "srun: error: Application launch failed: Unspecified error",
+    "srun: Job step aborted: Waiting up to 7 seconds for job step to finish.",
+)
+CANCELLED = (
+    "slurmstepd-node1: error: *** STEP 1.0 ON node1 CANCELLED AT 2026-11-27T19:51:13 ***",
+    "srun: Job step aborted: Waiting up to 7 seconds for job step to finish.",
+)
+ALL_KILLED = tuple(f"srun: error: node{number + 1}: task {number}: Killed" for number in (3, 1, 0))
 NO_PROGRAM = "srun: error: node[2,4]: tasks 1,3: Exited with exit code 2"
 
 
@@ -86,6 +96,10 @@ NO_PROGRAM = "srun: error: node[2,4]: tasks 1,3: Exited with exit code 2"
         (("cut", NO_PROGRAM), {}),
         ((BEGINS, NO_PROGRAM), {}),
         ((BEGINS, LAUNCHES, "srun: error: task 9 launch failed: x", "srun: error: node[1: task 1: x"), {}),
+        ((BEGINS, LAUNCHES, *GAVE_UP, *ALL_KILLED), {}),
+        ((BEGINS, LAUNCHES, NO_IO, *GAVE_UP, *ALL_KILLED), {"node3": "launch failed: Slurmd could not connect IO"}),
+        ((BEGINS, LAUNCHES, *CANCELLED, *ALL_KILLED), {}),
+        ((BEGINS, LAUNCHES, *CANCELLED[::-1], *ALL_KILLED), {}),
         ((), {}),
     ],
     ids=[
@@ -100,6 +114,10 @@ NO_PROGRAM = "srun: error: node[2,4]: tasks 1,3: Exited with exit code 2"
         "of a long setup in a script of a site's own",
         "of an older script",
         "no such node",
+        "srun gives up for another node",
+        "srun gives up for another node than the first",
+        "cancelled",
+        "cancelled, as srun tells first",
         "no output",
     ],
 )
