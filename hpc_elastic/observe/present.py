@@ -72,7 +72,7 @@ def status_rows(
         ("step", describe_pace(pace)),
         ("slowest", describe_slow(pace)),
         *(() if snapshot.is_over else waiting_rows(snapshot.spares, snapshot.awaited_nodes)),
-        ("set aside", describe_set_aside(snapshot.set_aside) if not snapshot.is_over else ""),
+        ("set aside", describe_set_aside(snapshot.set_aside)),
         ("left out", describe_left_out(snapshot.left_out)),
         ("changed", snapshot.changed_line),
         ("lost", describe_nodes(snapshot.lost_nodes) if snapshot.lost_nodes else ""),

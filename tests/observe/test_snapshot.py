@@ -198,6 +198,14 @@ def test_status_names_the_nodes_that_the_others_began_without_also_when_the_run_
     assert snapshot_to_json(snapshot)["left_out"] == dict.fromkeys(("node2", "node3"), "cannot take part: no /data")
 
 
+def test_status_names_an_unhealthy_node_also_when_the_run_is_over(tmp_path: Path) -> None:
+    run = RunBuilder(tmp_path / "run").submit().allocate(nodes=("node1", "node2", "node3"))
+    run.note("node1", "node.joined", "node1", "node2", "node3", attempt=0)
+    run.note("node1", "node.unhealthy", "node3", attempt=0, reason="scratch: the disk is full").open_attempt(1).end()
+    rows = dict(status_rows(take_snapshot(run.layout, None)))
+    assert rows["set aside"] == "node3 (unhealthy: scratch: the disk is full)"
+
+
 def test_snapshot_of_a_new_allocation_knows_nothing_of_the_nodes_of_the_one_before(tmp_path: Path) -> None:
     run = RunBuilder(tmp_path / "run").submit().allocate().open_attempt(1)
     run.note("node1", "node.joined", "node1", "node2", attempt=0).note("node1", "node.lost", "node2", attempt=1)
