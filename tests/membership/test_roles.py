@@ -716,6 +716,16 @@ def test_a_spare_of_another_role_takes_the_place_of_a_node_that_is_blamed() -> N
     assert places(script.stopped(3)) == {"node0": TRAINER, "node4": TRAINER, "node2": READER, "node3": READER}
 
 
+def test_a_drain_while_one_role_restarts_stops_all_and_the_next_attempt_is_without_the_node() -> None:
+    script = with_spares(restarts={TRAINER: "restart_all", READER: "restart_role"})
+    assert list(sent(script.fail(2), Stop)) == ["node2", "node3"]
+    stops = sent(script.head.drain_requested("node1", "ada@login1", script.now), Stop)
+    assert list(stops) == ["node0", "node1", "node2", "node3"]
+    for node in range(3):
+        script.stopped(node)
+    assert places(script.stopped(3)) == {"node0": TRAINER, "node4": TRAINER, "node2": READER, "node3": READER}
+
+
 def test_one_spare_does_not_stand_in_for_two_nodes_of_two_roles() -> None:
     script = with_spares(least={TRAINER: 2, READER: 2})
     script.head.drain_requested("node1", "ada@login1", script.now)
