@@ -15,7 +15,7 @@ from collections.abc import Iterable, Sequence
 from datetime import datetime, timezone
 
 from hpc_elastic.errors import UsageError
-from hpc_elastic.observe.narrate import count, describe_nodes, describe_state, of_limit
+from hpc_elastic.observe.narrate import count, describe_left_out, describe_nodes, describe_state, of_limit
 from hpc_elastic.observe.report.charts import chart_data
 from hpc_elastic.observe.report.collect import FailureSeen, ReportData
 from hpc_elastic.useful_time.division import TimeUse
@@ -120,6 +120,9 @@ def _head(data: ReportData) -> list[str]:
     return [
         f"<header><h1>{shown(snapshot.name)} {state}</h1>",
         f'<p class="cause"><b>{label}:</b> {shown(cause)}</p>' if cause else "",
+        f'<p class="note"><b>Left out:</b> {shown(describe_left_out(snapshot.left_out))}</p>'
+        if snapshot.left_out
+        else "",
         f'<p class="note">{where}</p></header>',
         '<section class="tiles">',
         *(f"<div><b>{shown(value)}</b><span>{shown(title)}</span></div>" for title, value in tiles),

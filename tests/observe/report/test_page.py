@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -51,6 +52,15 @@ def data_of(text: str) -> dict[str, object]:
     data = json.loads(found)
     assert isinstance(data, dict)
     return data
+
+
+def test_the_page_names_the_nodes_that_the_run_began_without(tmp_path: Path) -> None:
+    layout = build_run(tmp_path / "run", nodes=2)
+    snapshot = replace(take_snapshot(layout, None), left_out={"node9": f"cannot take part: {EVIL}"})
+    page = Page(render_page(collect_report(layout, snapshot), LIBRARY))
+    assert "Left out:" in page.text["b"]
+    assert page.count("img") == 0
+    assert "Left out:" not in Page(render(layout)[0]).text["b"]
 
 
 def test_the_page_has_its_parts_for_four_nodes_with_three_faults(tmp_path: Path) -> None:
