@@ -23,7 +23,7 @@ from hpc_elastic.hostlist import name_some
 from hpc_elastic.membership import messages
 from hpc_elastic.membership.actions import Action, ClaimAttempt, Drop, KeepStates, Log, Note, SendToMember, WriteResult
 from hpc_elastic.membership.admission import unfit_note
-from hpc_elastic.membership.aside import MOST_CARRIED_ON, blamed_nodes
+from hpc_elastic.membership.at_fault import NodesAtFault
 from hpc_elastic.membership.barriers import Barriers
 from hpc_elastic.membership.closing import Closing, awaiting_quorum
 from hpc_elastic.membership.decisions import Decide, Finish, History, Ignore, RestartWorkers, Trigger
@@ -91,6 +91,7 @@ class Head:
             settings.node, self._roster, self._members.losses, self._members.job_end, settings.timing
         )
         self._unfit = UnfitNodes(self._roster)
+        self.at_fault = NodesAtFault(settings, self._members, self._judge, self._unfit)
         self._news = RoundNews(self._roster)
         self._resume_at = -NEVER
         self._held = HeldTimeouts()
@@ -138,28 +139,6 @@ class Head:
     def charged(self) -> Charged:
         """Return what is charged so far, of which the latest claim may not have all."""
         return charged_in(self._judge.charged)
-
-    @property
-    def is_fault_of_nodes(self) -> bool:
-        """Return whether nodes of which the run has too few are missing by a fault of their own.
-
-        They are unhealthy, cannot take part, or could start no agent. Where they are more than the others, what they
-        lack is most likely nowhere; likewise what most nodes of a role lack that they cannot take part.
-        """
-        at_fault, here = self._nodes_at_fault(), self._roster.names()
-        return 0 < len(at_fault) <= len(here - at_fault) and not self._unfit.are_most_of_a_role()
-
-    def _nodes_at_fault(self) -> set[str]:
-        return {*self._roster.unhealthy, *self._unfit.found, *self.gathering.at_fault()}
-
-    @property
-    def nodes_to_avoid(self) -> tuple[str, ...]:
-        """Return the nodes that another start of the job had better not get, those that are blamed last."""
-        blamed = blamed_nodes(self._judge.history.set_aside, self._settings.allocation)
-        at_fault = self._nodes_at_fault()
-        ordered = (node for node in self._roster.expected if node in at_fault)
-        found = (*ordered, *self._members.losses.nodes, *self._judge.aside.nodes, *blamed)
-        return tuple(reversed(dict.fromkeys(reversed(found))))[-MOST_CARRIED_ON:]
 
     def next_tick(self) -> float:
         """Return when `tick` must be called at the latest, in monotonic seconds."""

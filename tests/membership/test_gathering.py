@@ -170,7 +170,7 @@ def test_a_node_without_an_agent_is_named_once_with_its_reason_and_not_waited_fo
         "node1 never started: x; the others do not wait for it"
     ]
     assert the_claim(actions).claim.members == ("node0", "node2")
-    assert script.head.nodes_to_avoid == ("node1",)
+    assert script.head.at_fault.to_avoid == ("node1",)
 
 
 @pytest.mark.parametrize(("ended", "is_short"), [((), False), ((3,), True), ((2, 3), True), ((1, 2, 3), False)])
@@ -182,7 +182,7 @@ def test_agents_are_at_fault_of_nodes_that_are_no_more_than_those_that_have_one(
     if ended:
         actions = diagnose(script, *(a_diagnosis(node, RendezvousCause.NEVER_STARTED, ended=True) for node in ended))
         assert the_result(actions).reason == "nodes_missing"
-    assert script.head.is_fault_of_nodes == is_short
+    assert script.head.at_fault.are_why_too_few == is_short
 
 
 @pytest.mark.parametrize(
@@ -198,8 +198,8 @@ def test_nodes_that_are_missing_by_their_own_fault_are_no_more_than_the_others(
         actions += script.join(node, **({fault: "/home is not mounted"} if node in faulty else {}))
     reasons = {"unhealthy": "nodes_missing", "problem": "setup_failed"}
     assert [each.result.reason for each in of_kind(actions, WriteResult)] == [reasons[fault]] * bool(faulty)
-    assert script.head.is_fault_of_nodes == is_fault
-    assert script.head.nodes_to_avoid == tuple(f"node{node}" for node in faulty)
+    assert script.head.at_fault.are_why_too_few == is_fault
+    assert script.head.at_fault.to_avoid == tuple(f"node{node}" for node in faulty)
 
 
 @pytest.mark.parametrize(("evaluators", "is_fault"), [((3,), False), ((2, 3), True), ((1, 2, 3), True)])
@@ -209,7 +209,7 @@ def test_what_most_nodes_of_a_role_lack_is_not_their_own_fault(evaluators: tuple
     script = HeadScript(4, roles=dict.fromkeys(evaluators, "evaluator"), role_nodes=needed, role_max_nodes=needed)
     script.join(0, 1, 2)
     assert the_result(script.join(3, problem="eval.py is not a file on this node")).reason == "setup_failed"
-    assert script.head.is_fault_of_nodes == is_fault
+    assert script.head.at_fault.are_why_too_few == is_fault
 
 
 @pytest.mark.parametrize("last", ["gave up", "problem"])
@@ -222,8 +222,8 @@ def test_a_node_that_was_sent_away_is_at_fault_if_the_others_turn_out_to_be_too_
         the_result(script.join(2, problem="/home is not mounted"))
     else:
         the_result(diagnose(script, a_diagnosis(2, gave_up=True)))
-    assert script.head.is_fault_of_nodes
-    assert script.head.nodes_to_avoid == (("node1", "node2") if last == "problem" else ("node1",))
+    assert script.head.at_fault.are_why_too_few
+    assert script.head.at_fault.to_avoid == (("node1", "node2") if last == "problem" else ("node1",))
 
 
 def test_a_node_that_has_joined_after_all_has_an_agent() -> None:
@@ -231,8 +231,8 @@ def test_a_node_that_has_joined_after_all_has_an_agent() -> None:
     script.join(0, 2)
     diagnose(script, a_diagnosis(1, RendezvousCause.NEVER_STARTED, ended=True))
     script.join(1)
-    assert not script.head.is_fault_of_nodes
-    assert not script.head.nodes_to_avoid
+    assert not script.head.at_fault.are_why_too_few
+    assert not script.head.at_fault.to_avoid
 
 
 def test_a_node_that_was_sent_away_is_named_if_the_others_turn_out_to_be_too_few() -> None:

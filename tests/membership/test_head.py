@@ -804,7 +804,7 @@ def test_a_node_whose_hardware_failed_is_left_out_of_the_next_attempt() -> None:
 def test_another_start_is_to_avoid_what_is_unhealthy_lost_drained_or_blamed() -> None:
     script = HeadScript(5, min_nodes=2)
     script.run()
-    assert not script.head.nodes_to_avoid
+    assert not script.head.at_fault.to_avoid
     script.head.drain_requested("node3", "ada@login1", script.now)
     for node in range(5):
         script.stopped(node)
@@ -814,7 +814,7 @@ def test_another_start_is_to_avoid_what_is_unhealthy_lost_drained_or_blamed() ->
         script.stopped(node)
     script.claimed()
     fail_on(script, 2, "cuda_hardware", (0, 1, 2))
-    assert script.head.nodes_to_avoid == ("node4", "node3", "node2")
+    assert script.head.at_fault.to_avoid == ("node4", "node3", "node2")
 
 
 def test_a_node_that_is_blamed_while_all_are_needed_is_left_to_the_next_start() -> None:
@@ -823,7 +823,7 @@ def test_a_node_that_is_blamed_while_all_are_needed_is_left_to_the_next_start() 
     actions = fail_on(script, 1, "cuda_hardware", (0, 1))
     assert names_of(script, actions) == ["node0", "node1"]
     assert [each.node for each in the_claim(actions).claim.set_aside] == ["node1"]
-    assert script.head.nodes_to_avoid == ("node1",)
+    assert script.head.at_fault.to_avoid == ("node1",)
     script.claimed()
     actions = fail_on(script, 1, "cuda_hardware", (0, 1))
     assert [each.node for each in the_claim(actions).claim.set_aside] == ["node1"]

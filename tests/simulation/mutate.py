@@ -59,6 +59,7 @@ MODULES = (
         "admission",
         "allegiance",
         "aside",
+        "at_fault",
         "barriers",
         "closing",
         "exits",
