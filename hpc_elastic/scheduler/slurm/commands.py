@@ -16,6 +16,7 @@ ACCOUNTING_FIELDS = ("JobIDRaw", "JobID", "State", "ExitCode", "NodeList", "Reas
 OUTLOOK_FIELDS = ("State", "RestartCnt", "TimeLeft", "TimeUsed", "StartTime", "EndTime", "PreemptTime", "Reason")
 QUEUE_IDENTITY_FIELDS = ("Name", "WorkDir")
 ACCOUNTING_IDENTITY_FIELDS = ("JobName", "WorkDir")
+SUBMITTED_FIELDS = ("JobArrayID", "WorkDir")
 EXCLUDED_FIELD = "ExcNodes"
 SEPARATOR = "|"
 
@@ -78,6 +79,12 @@ def squeue_command(job_ids: Sequence[str]) -> list[str]:
     fields = ",".join(f"{field}:{SEPARATOR}" for field in QUEUE_FIELDS)
     jobs = f"--jobs={','.join(job_ids)}"
     return ["squeue", "--noheader", "--all", "--array", "--states=all", jobs, f"--Format={fields}"]
+
+
+def submitted_command(user_id: int, *, states: str) -> list[str]:
+    """Build the squeue command that asks for the working directories of a user's jobs in some states."""
+    fields = ",".join(f"{field}:{SEPARATOR}" for field in SUBMITTED_FIELDS)
+    return ["squeue", "--noheader", "--all", f"--states={states}", f"--user={user_id}", f"--Format={fields}"]
 
 
 def outlook_command(job_id: str) -> list[str]:

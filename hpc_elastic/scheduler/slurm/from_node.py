@@ -186,9 +186,16 @@ def submit_after(job_id: str, script: str, *, timeout_s: float, run: Runner = ru
         SchedulerError: Slurm refused, or does not answer.
     """
     command, environ = commands.sbatch_after_command(script, job_id), commands.submission_environment(os.environ, ())
+    folder = os.path.dirname(script)
     with _spared_term():
-        done = run(command, environ=environ, timeout_s=timeout_s, cwd=os.path.dirname(script))
-    return output.parse_submission(done)
+        done = run(command, environ=environ, timeout_s=timeout_s, cwd=folder)
+        try:
+            return output.parse_submission(done)
+        except output.UnclearSubmissionError:
+            found = SlurmScheduler(timeout_s=timeout_s, run=run).find_submitted(folder, is_pending=True)
+            if found is None:
+                raise
+            return found
 
 
 def _ask_controller(job_id: str, *, timeout_s: float, run: Runner) -> JobStatus | None:

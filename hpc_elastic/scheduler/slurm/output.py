@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 
@@ -54,6 +54,8 @@ _URGENCY = (
     JobState.COMPLETED,
 )
 _SUBMITTED = re.compile(r"(?:Submitted batch job )?([0-9]+)(?:;\S*| on cluster \S+)?")
+_SUBMITTED_IN_WORDS = re.compile(r"Submitted batch job ([0-9]+)(?: on cluster \S+)?")
+_ESCAPE = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")  # colours of a script around sbatch
 _JOB_ID = re.compile(r"[0-9]+(?:_[0-9]+)?")
 # A row's job id: `7`, `7_3`, `7_[2-3%2]` for several tasks, `7+1` for a part of a heterogeneous job. A row's state: one
 # of squeue's words, or from sacct also `CANCELLED by 1000` and `FAILED+`.
@@ -63,6 +65,7 @@ _NATIVE_STATE = re.compile(r"([A-Z][A-Z0-9_]*)\+?(?: by [^|]+)?")
 _NUMBER = re.compile(r"[0-9]{1,9}")
 _EXIT_CODE = re.compile(r"([0-9]{1,9}):([0-9]{1,9})")
 _SHOWN_CHARACTERS = 200
+_MOST_REMARKS = 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,27 +82,63 @@ def is_job_id(text: str) -> bool:
     return _JOB_ID.fullmatch(text) is not None
 
 
+class UnclearSubmissionError(SchedulerError):
+    """The job may be in the queue: sbatch ended well without a job id that can be read, or badly with one. Exit code 4.
+
+    That is so where a site has put a script in the place of sbatch.
+    """
+
+
 def parse_submission(output: CommandOutput) -> str:
     """Return the job id that `sbatch --parsable` prints as `id` or `id;cluster`, on its last line.
 
-    Some sites put a script in the place of sbatch, which prints lines of its own first, or takes no `--parsable`.
+    Some sites put a script in the place of sbatch, which prints lines of its own before or behind, in colours, or takes
+    no `--parsable`.
 
     Raises:
+        UnclearSubmissionError: there is no job id in the output, where a number among other lines may be something
+            else; or there is one, and sbatch failed.
         SchedulerError: sbatch refused the job; the message has Slurm's own words.
     """
-    if output.returncode:
-        words = slurm_words(output.stderr)
+    printed = _ESCAPE.sub("", output.stdout).strip()
+    lines = [line.strip() for line in printed.split("\n")]
+    has_failed = output.returncode != 0
+    if has_failed and not any(map(_SUBMITTED.fullmatch, lines)):
+        words = slurm_words(output.stderr if output.stderr.strip() else printed)
         refusal = SchedulerError(f"sbatch refused the job: {words}", tip=find_tip(words))
         refusal.is_full = is_about_full_queue(words)
         raise refusal
-    match = _SUBMITTED.fullmatch(output.stdout.strip().rpartition("\n")[2].strip())
-    if match is None:
-        shown = printable(output.stdout.strip(), _SHOWN_CHARACTERS)
-        raise SchedulerError(
-            f"sbatch ended well, but its output '{shown}' is no job id",
-            tip="the job may be in the queue: look with `squeue --me`",
-        )
-    return match[1]
+    told = {match[1] for match in map(_SUBMITTED_IN_WORDS.fullmatch, lines) if match}
+    if not has_failed and (match := _SUBMITTED.fullmatch(lines[-1])):
+        return match[1]
+    if not has_failed and len(told) == 1:
+        return told.pop()
+    shown = printable(printed, _SHOWN_CHARACTERS)
+    ended = f"with {output.returncode}, but printed '{shown}'" if has_failed else f"well, but its output '{shown}'"
+    raise UnclearSubmissionError(
+        f"sbatch ended {ended}{'' if has_failed else ' is no job id'}",
+        tip="the job may be in the queue: look with `squeue --me`",
+    )
+
+
+def parse_remarks(output: CommandOutput) -> tuple[str, ...]:
+    """Return what sbatch says to the user of a job that it takes: warnings, and the words of a site's job_submit."""
+    lines = (_ESCAPE.sub("", line).strip() for line in output.stderr.splitlines())
+    return tuple(printable(line, _SHOWN_CHARACTERS) for line in lines if line)[:_MOST_REMARKS]
+
+
+def parse_submitted(output: CommandOutput, folders: Collection[str]) -> str | None:
+    """Return the one job, or array, whose working directory is one of these, from `squeue`; None if it is not there.
+
+    Raises:
+        SchedulerError: the controller does not answer.
+    """
+    if output.returncode:
+        words = slurm_words(output.stderr)
+        raise SchedulerError(f"squeue does not answer: {words}", tip=find_tip(words))
+    rows = (line.strip().removesuffix(SEPARATOR).partition(SEPARATOR) for line in output.stdout.splitlines())
+    found = {job_id.strip().partition("_")[0] for job_id, _, directory in rows if directory.strip() in folders}
+    return found.pop() if len(found) == 1 and all(map(is_job_id, found)) else None
 
 
 def parse_queue(output: CommandOutput, job_ids: Sequence[str]) -> dict[str, JobStatus]:
