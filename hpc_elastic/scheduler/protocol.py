@@ -147,6 +147,9 @@ class NodeQuestions(Protocol):
     def start_again(self, job_id: str, without: Exclusion) -> str:
         """Have a job stopped and started again; return the scheduler's refusal, empty if there was none."""
 
+    def forbids_requeue(self) -> bool:
+        """Return whether the job was refused another start because this scheduler never requeues it."""
+
     def submit_after(self, job_id: str, without: Exclusion) -> tuple[str, str]:
         """Submit a script that starts when a job is over; return the new job's id, or empty and the refusal."""
 

@@ -34,6 +34,7 @@ class JobQuestions:
         self._unknown: set[str] = set()
         self._is_lasting = False
         self._is_full = False
+        self._is_disabled = False
 
     def is_over(self, job_id: str) -> bool | None:
         """Return whether nothing of this job can be running any more; None if that is unknown."""
@@ -76,9 +77,16 @@ class JobQuestions:
             requeue_job(job_id)
         except HpcElasticError as error:
             self._look_at(error)
+            if self._is_disabled:
+                self._complain(f"{error.message}; another job is to take its place")
             return error.message
+        self._is_disabled = False
         self._keep_from(job_id, without)
         return ""
+
+    def forbids_requeue(self) -> bool:
+        """Return whether the last job was refused another start because Slurm never requeues it."""
+        return self._is_disabled
 
     def submit_after(self, job_id: str, without: Exclusion) -> tuple[str, str]:
         """Submit a script that starts when a job is over; return the new job's id, or empty and the refusal.
@@ -146,6 +154,7 @@ class JobQuestions:
     def _look_at(self, error: HpcElasticError) -> None:
         self._is_lasting = isinstance(error, SchedulerError) and error.is_lasting
         self._is_full = isinstance(error, SchedulerError) and error.is_full
+        self._is_disabled = isinstance(error, SchedulerError) and error.is_disabled
 
     def can_end_job(self, job_id: str) -> bool:
         """Return whether this node could end the job if its batch script had ended; takes 5 s at most."""

@@ -20,6 +20,7 @@ case "$(basename "$0") $*" in
         echo "allocation failure: Requested node configuration is not available" >&2; exit 1; } ;;
     sbatch*) [ ! -s silent ] || { sed -i 1d silent; exec sleep 60; }
         echo 43 ;;
+    scontrol\\ requeue*) [ ! -e disabled ] || { cat disabled >&2; exit 1; } ;;
     scontrol\\ update*) [ ! -e refuses ] || { echo "Access denied for job 42" >&2; exit 1; } ;;
 esac
 """
@@ -44,6 +45,9 @@ class FakeSlurm:
 
     def refuses_to_update(self) -> None:
         (self._folder / "refuses").touch()
+
+    def refuses_to_requeue(self, words: str) -> None:
+        (self._folder / "disabled").write_text(f"{words}\n")
 
     def answers_no_submission(self, times: int) -> None:
         (self._folder / "silent").write_text("once\n" * times)
@@ -123,6 +127,17 @@ def test_the_job_starts_again_although_slurm_does_not_exclude_nodes(slurm: FakeS
     slurm.does_not_answer()
     assert JobQuestions(said.append).start_again("42", without("node1")) == ""
     assert said[-1].startswith("job 42 may get any nodes when it starts: squeue does not answer: ")
+
+
+def test_a_job_that_slurm_never_requeues_is_told_from_other_refusals(slurm: FakeSlurm) -> None:
+    said: list[str] = []
+    questions = JobQuestions(said.append)
+    for words, is_forbidden in (("Requested operation is presently disabled", True), ("Zero Bytes", False)):
+        slurm.refuses_to_requeue(f"{words} for job 42")
+        assert words in questions.start_again("42", without())
+        assert questions.forbids_requeue() is is_forbidden
+    (line,) = said
+    assert line.endswith("presently disabled for job 42; another job is to take its place")
 
 
 def test_a_chained_job_is_kept_from_what_the_user_and_the_run_exclude(slurm: FakeSlurm) -> None:

@@ -13,7 +13,7 @@ from hpc_elastic.hostlist import HostlistError, expand_hostlist
 from hpc_elastic.job_ids import split_task_id
 from hpc_elastic.scheduler.protocol import JobOutlook, JobState, JobStatus
 from hpc_elastic.scheduler.slurm.commands import ACCOUNTING_FIELDS, OUTLOOK_FIELDS, QUEUE_FIELDS, SEPARATOR
-from hpc_elastic.scheduler.slurm.words import find_tip, is_about_full_queue, printable, slurm_words
+from hpc_elastic.scheduler.slurm.words import find_tip, is_about_disabled, is_about_full_queue, printable, slurm_words
 from hpc_elastic.units import parse_duration
 
 # job_state_string() of Slurm 20.11 to 26.05 and https://slurm.schedmd.com/job_state_codes.html, as far as the words are
@@ -332,7 +332,9 @@ def parse_requeue(output: CommandOutput, job_id: str) -> None:
     """
     if output.returncode:
         words = slurm_words(output.stderr)
-        raise SchedulerError(f"scontrol could not requeue job {job_id}: {words}", tip=find_tip(words))
+        refusal = SchedulerError(f"scontrol could not requeue job {job_id}: {words}", tip=find_tip(words))
+        refusal.is_disabled = is_about_disabled(words)
+        raise refusal
 
 
 def parse_ping(output: CommandOutput) -> bool:
