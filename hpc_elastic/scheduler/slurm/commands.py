@@ -13,7 +13,17 @@ from hpc_elastic.scheduler.environment import scrub_environment
 # squeue prints a field without a width in full; without the colon it would cut the field at 20 characters.
 QUEUE_FIELDS = ("JobID", "JobArrayID", "State", "RestartCnt", "exit_code", "NodeList", "Reason")
 ACCOUNTING_FIELDS = ("JobIDRaw", "JobID", "State", "ExitCode", "NodeList", "Reason")
-OUTLOOK_FIELDS = ("State", "RestartCnt", "TimeLeft", "TimeUsed", "StartTime", "EndTime", "PreemptTime", "Reason")
+OUTLOOK_FIELDS = (
+    "State",
+    "RestartCnt",
+    "TimeLeft",
+    "TimeUsed",
+    "StartTime",
+    "EndTime",
+    "PreemptTime",
+    "Reservation",
+    "Reason",
+)
 QUEUE_IDENTITY_FIELDS = ("Name", "WorkDir")
 ACCOUNTING_IDENTITY_FIELDS = ("JobName", "WorkDir")
 SUBMITTED_FIELDS = ("JobArrayID", "WorkDir")
@@ -67,6 +77,16 @@ def excluded_command(job_id: str) -> list[str]:
 def exclude_command(job_id: str, nodes: Sequence[str]) -> list[str]:
     """Build the scontrol command that keeps a pending job from these nodes, and from no others."""
     return ["scontrol", "update", f"JobId={job_id}", f"ExcNodeList={','.join(nodes)}"]
+
+
+def leave_reservation_command(job_id: str) -> list[str]:
+    """Build the scontrol command that lets a pending job start without its reservation."""
+    return ["scontrol", "update", f"JobId={job_id}", "ReservationName="]
+
+
+def reservation_command(name: str) -> list[str]:
+    """Build the scontrol command that prints one reservation."""
+    return ["scontrol", "--oneliner", "show", "reservation", name]
 
 
 def comment_command(job_id: str, text: str) -> list[str]:

@@ -6,7 +6,7 @@ import re
 from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from hpc_elastic.errors import HpcElasticError, SchedulerError
 from hpc_elastic.hostlist import HostlistError, expand_hostlist
@@ -182,12 +182,17 @@ def nodes_left(status: JobStatus | None) -> tuple[str, ...] | None:
         ) from error
 
 
-def parse_outlook(output: CommandOutput) -> JobOutlook:
+def parse_outlook(output: CommandOutput, *, reserved_until: datetime | None = None) -> JobOutlook:
     """Return what `squeue` says about the end of one job.
 
     A preemption with a grace time moves the end of the job and leaves its time limit: TimeLeft does not show it (22.05
     to 26.05). The seconds left are then those from now to the end, where now is the start and the time used since, so
-    that only times of the controller are compared.
+    that only times of the controller are compared. Nor does TimeLeft show the end of the job's reservation.
+
+    Args:
+        output: of `outlook_command`.
+        reserved_until: when the job's reservation ends it, by the controller's clock; None if it does not, or nobody
+            knows.
 
     Raises:
         SchedulerError: the controller does not answer, does not know the job, or the row cannot be read.
@@ -202,12 +207,16 @@ def parse_outlook(output: CommandOutput) -> JobOutlook:
         state = parse_state(row["State"])
         is_preempted = parse_moment(row["PreemptTime"]) is not None
         left = parse_seconds_left(row["TimeLeft"])
-        if is_preempted and (ends := _seconds_to_end(row)) is not None:
+        if is_preempted and (ends := _seconds_until(parse_moment(row["EndTime"]), row)) is not None:
             left = ends if left is None else min(left, ends)
+        reserved = _seconds_until(reserved_until, row)
+        ends_with_reservation = reserved is not None and (left is None or reserved < left)
         return JobOutlook(
             state=state,
             restarts=_number(row["RestartCnt"]),
-            seconds_left=left,
+            seconds_left=reserved if ends_with_reservation else left,
+            reservation=_or_none(row["Reservation"]) or "",
+            ends_with_reservation=ends_with_reservation,
             is_preempted=is_preempted,
             is_out_of_time=row["Reason"] == "TimeLimit" or row["State"] == "TIMEOUT",
             starts=parse_moment(row["StartTime"]) if state is JobState.PENDING else None,
@@ -241,10 +250,31 @@ def parse_moment(text: str) -> datetime | None:
     return None if text in ("", "N/A", "None", "Unknown", "NONE") else datetime.fromisoformat(text)
 
 
-def _seconds_to_end(row: Mapping[str, str]) -> float | None:
-    start, end = parse_moment(row["StartTime"]), parse_moment(row["EndTime"])
+def _seconds_until(end: datetime | None, row: Mapping[str, str]) -> float | None:
+    start = parse_moment(row["StartTime"])
     used = parse_seconds_left(row["TimeUsed"])
     return None if start is None or end is None or used is None else max(0.0, (end - start).total_seconds() - used)
+
+
+def parse_reservation(output: CommandOutput, config: Mapping[str, str]) -> datetime | None:
+    """Return when a reservation ends its jobs, by the controller's clock; None if it ends none, or it is not there.
+
+    They may run on for `ResvOverRun` (slurm.conf), and those of a reservation with the flag FLEX for as long as their
+    own time lasts.
+
+    Args:
+        output: of `reservation_command`.
+        config: the settings of the cluster.
+    """
+    fields = dict(re.findall(r"(\w+)=(\S*)", "" if output.returncode else output.stdout))
+    overrun = re.fullmatch(r"(\d{1,9})(?: min)?", config.get("ResvOverRun", "0 min"))
+    if "FLEX" in fields.get("Flags", "").split(",") or overrun is None:
+        return None
+    try:
+        ends = parse_moment(fields.get("EndTime", ""))
+    except ValueError:
+        return None
+    return None if ends is None else ends + timedelta(minutes=int(overrun[1]))
 
 
 def parse_accounting(output: CommandOutput, job_ids: Sequence[str]) -> dict[str, JobStatus] | None:
@@ -311,6 +341,17 @@ def parse_exclude(output: CommandOutput, job_id: str) -> None:
     if output.returncode:
         words = slurm_words(output.stderr)
         raise SchedulerError(f"scontrol could not exclude nodes from job {job_id}: {words}", tip=find_tip(words))
+
+
+def parse_leave(output: CommandOutput, job_id: str) -> None:
+    """Check that `scontrol update` has taken a job out of its reservation.
+
+    Raises:
+        SchedulerError: Slurm refused, or the controller does not answer.
+    """
+    if output.returncode:
+        words = slurm_words(output.stderr)
+        raise SchedulerError(f"scontrol could not take job {job_id} out of its reservation: {words}")
 
 
 def parse_comment(output: CommandOutput, job_id: str) -> None:
