@@ -16,7 +16,7 @@ from hpc_elastic.scheduler.slurm.limits import parse_config
 from hpc_elastic.scheduler.slurm.runner import Runner
 from hpc_elastic.scheduler.slurm.scheduler import SlurmScheduler
 
-_RESERVATION_S = 2.0  # who asks about the end of a job may have a few seconds left
+_RESERVATION_S = 3.0  # who asks about the end of a job may have a few seconds left; a backup controller needs two
 
 
 def is_over(job_id: str, *, timeout_s: float = 10.0, run: Runner = run_from_node) -> bool:
