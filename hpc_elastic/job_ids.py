@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+RESERVATION_VARIABLE = "SLURM_JOB_RESERVATION"  # of a job that was started in one (22.05 to 26.05)
 TIME_LEFT_VARIABLE = "HPC_ELASTIC_TIME_LEFT"  # the script's answer of squeue to its question for the job's time left
 ARRAY_MARK = "HPC_ELASTIC_ARRAY_MARK"  # our array's script sets it to the number of the job that it was started for
 

@@ -299,7 +299,8 @@ def _start_again_unclaimed(
     where they did not even listen yet. So it is if srun could not start all of them, without the nodes `unstarted`. No
     record counts such starts: Slurm does, but not where another job takes the place of each.
     """
-    is_countable = plan.requeue.by == "requeue" and journal.next_start.restart_count < plan.requeue.max
+    is_countable = plan.requeue.by == "requeue" and not journal.next_start.has_chained()
+    is_countable = is_countable and journal.next_start.restart_count < plan.requeue.max
     is_lost = bool(unstarted) and is_countable
     if not (status in _ENDS_AT_TERM or is_lost) or records.result is not None or _is_end_wanted(journal):
         return False

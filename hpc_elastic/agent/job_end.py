@@ -102,7 +102,7 @@ def _start_again(journal: Journal, plan: LaunchPlan, job_id: str) -> bool:
         journal.say(f"the node of the batch script was lost: having job {job_id} started again")
         if refusal := ask_for_another_start(journal, say=lambda text: journal.say(text, "warning")):
             journal.say(f"job {job_id} is not started again: {refusal}", "error")
-        return bool(refusal) or plan.requeue.by != "requeue"
+        return bool(refusal) or plan.requeue.by != "requeue" or journal.next_start.is_followed
     return False
 
 

@@ -9,7 +9,9 @@ from hpc_elastic.scheduler.registry import make_scheduler
 if TYPE_CHECKING:
     from hpc_elastic.scheduler.protocol import JobQuery
 
-LOOK_TIMEOUT_S = 1.0  # a look says what the run directory says within 2 s, whatever the controller does
+# A look says what the run directory says within 4 s, whatever the controller does. Where a backup controller works in
+# the place of a machine without power, each command tries that one first, for TCPTimeout: 2 s (22.05 to 26.05).
+LOOK_TIMEOUT_S = 3.0
 
 
 def query_once(name: str, run_dir: str) -> JobQuery:

@@ -13,6 +13,7 @@ from shlex import quote
 WAITING = ("PENDING", "REQUEUED")  # the states in which the job is in the queue
 _LAUNCH_FAILED = "[Ll]aunch failed requeued held"
 _HELD = "JobHeldUser|requeued in held state|JobHoldMaxRequeue"
+_RESERVATION_OVER = "Reservation .* was deleted|ReservationDeleted"
 _PER_JOB = r"Max\w*Per(?:Job|Node)|QOSMin|QOSTimeLimit|AssociationTimeLimit"  # what other jobs do is no matter
 _NOT_VALID = "InvalidAccount|InvalidQOS|AccountNotAllowed|QOSNotAllowed"
 # What is found first counts: a pattern of the reason, what it means, what to do, and a command for it.
@@ -61,6 +62,12 @@ _REASONS = (
         "see which nodes are out, and why; before a reservation a job with less `time` may still start on its nodes",
         "sinfo --list-reasons",
     ),
+    (
+        _RESERVATION_OVER,
+        "its reservation is over, and Slurm holds it",
+        "release the job, and it starts without a reservation; or name another one first by `scontrol update`",
+        "scontrol release {job}",
+    ),
     ("Reservation", "its reservation has not begun, or is full or gone", "", "scontrol show reservation"),
     (
         _NOT_VALID,
@@ -93,7 +100,7 @@ _REASONS = (
 
 
 _FOR_EVER = re.compile(
-    f"{_HELD}|{_LAUNCH_FAILED}|{_PER_JOB}|{_NOT_VALID}|JobHeldAdmin|DependencyNeverSatisfied|BadConstraints"
+    f"{_HELD}|{_RESERVATION_OVER}|{_LAUNCH_FAILED}|{_PER_JOB}|{_NOT_VALID}|JobHeldAdmin|DependencyNeverSatisfied|BadConstraints"
 )
 
 

@@ -19,7 +19,7 @@ class Allocation:
     runs of an array share the machine, this one among them. The `job_id` of a task of an array is
     `<array>_<task>`. `time_left` is what the scheduler has said of the job's time when the agents were started,
     in its own words; None if nobody has asked. `switch` is what this node is connected to, in the words of the
-    scheduler's topology; empty if it says nothing of it.
+    scheduler's topology; empty if it says nothing of it. `is_reserved`: the job was started in a reservation.
     """
 
     job_id: str
@@ -31,6 +31,7 @@ class Allocation:
     runs_at_once: int = 1
     time_left: str | None = None
     switch: str = ""
+    is_reserved: bool = False
 
     @property
     def node(self) -> str:

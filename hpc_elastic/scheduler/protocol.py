@@ -53,6 +53,7 @@ class JobOutlook:
     `seconds_left`: until the scheduler ends the job, infinite where there is no limit, None if that is unknown.
     `is_preempted`: the scheduler has begun to take the job's nodes for another one. `is_out_of_time`: its time limit
     has ended it. `restarts`: how often the scheduler has started it again, a start that is to come included.
+    `reservation`: the one in which it runs, empty if in none. `ends_with_reservation`: `seconds_left` is until its end.
     `starts`: when a waiting job is expected to start, by the scheduler's clock, None if there is no estimate.
     """
 
@@ -61,6 +62,8 @@ class JobOutlook:
     seconds_left: float | None = None
     is_preempted: bool = False
     is_out_of_time: bool = False
+    reservation: str = ""
+    ends_with_reservation: bool = False
     starts: datetime | None = None
 
 
@@ -147,6 +150,9 @@ class NodeQuestions(Protocol):
     def start_again(self, job_id: str, without: Exclusion) -> str:
         """Have a job stopped and started again; return the scheduler's refusal, empty if there was none."""
 
+    def forbids_requeue(self) -> bool:
+        """Return whether the job was refused another start because this scheduler never requeues it."""
+
     def submit_after(self, job_id: str, without: Exclusion) -> tuple[str, str]:
         """Submit a script that starts when a job is over; return the new job's id, or empty and the refusal."""
 
@@ -214,6 +220,9 @@ class FromNodeModule(Protocol):
 
     def requeue_job(self, job_id: str, *, timeout_s: float) -> None:
         """Have a job stopped and started again."""
+
+    def leave_reservation(self, job_id: str) -> None:
+        """Let a pending job start without its reservation."""
 
     def set_comment(self, job_id: str, text: str) -> None:
         """Let the scheduler show a line beside a job, in place of the one before."""

@@ -7,14 +7,17 @@ reason for an unknown answer is reported once, and again only if there was a goo
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Collection
 from typing import TypeVar
 
 from hpc_elastic.errors import HpcElasticError, SchedulerError
+from hpc_elastic.job_ids import RESERVATION_VARIABLE
 from hpc_elastic.scheduler.protocol import Exclusion, JobOutlook
 from hpc_elastic.scheduler.registry import from_node
 
 _T = TypeVar("_T")
+NEXT_START_S = 180.0  # a requeued job waits for two minutes by default (cred_expire in AuthInfo of slurm.conf)
 SUBMIT_TRIES = 3  # of a job that is to follow another one, if no answer comes
 
 
@@ -34,6 +37,7 @@ class JobQuestions:
         self._unknown: set[str] = set()
         self._is_lasting = False
         self._is_full = False
+        self._is_disabled = False
 
     def is_over(self, job_id: str) -> bool | None:
         """Return whether nothing of this job can be running any more; None if that is unknown."""
@@ -72,13 +76,22 @@ class JobQuestions:
 
         That nodes cannot be avoided is reported, and is no refusal.
         """
+        ending = self._find_ending_reservation(job_id)
         try:
             requeue_job(job_id)
         except HpcElasticError as error:
             self._look_at(error)
+            if self._is_disabled:
+                self._complain(f"{error.message}; another job is to take its place")
             return error.message
+        self._is_disabled = False
+        self._leave_reservation(job_id, ending)
         self._keep_from(job_id, without)
         return ""
+
+    def forbids_requeue(self) -> bool:
+        """Return whether the last job was refused another start because Slurm never requeues it."""
+        return self._is_disabled
 
     def submit_after(self, job_id: str, without: Exclusion) -> tuple[str, str]:
         """Submit a script that starts when a job is over; return the new job's id, or empty and the refusal.
@@ -86,6 +99,7 @@ class JobQuestions:
         That nodes cannot be avoided is reported, and is no refusal. Silence is none either: the job may have been
         accepted, and a second one that waits for the same job does no harm, since the first refuses it.
         """
+        ending = self._find_ending_reservation(job_id)
         for number in range(1, SUBMIT_TRIES + 1):
             try:
                 scheduler = from_node(job_id)
@@ -97,9 +111,35 @@ class JobQuestions:
                     self._complain(f"{error.message}; it is asked once more for a job after {job_id}")
                     continue
                 return "", error.message
+            self._leave_reservation(chained, ending)
             self._keep_from(chained, without)
             return chained, ""
         raise AssertionError("unreachable: the last try returns")
+
+    def _find_ending_reservation(self, job_id: str) -> str:
+        """Return the reservation of a running job, if it ends before the job could start again; else empty.
+
+        Only a job that was started in one is asked about.
+        """
+        if not os.environ.get(RESERVATION_VARIABLE) or (outlook := self.outlook(job_id)) is None:
+            return ""
+        left = outlook.seconds_left
+        is_ending = outlook.ends_with_reservation and left is not None and left < NEXT_START_S
+        return outlook.reservation if is_ending else ""
+
+    def _leave_reservation(self, job_id: str, reservation: str) -> None:
+        """Let a waiting job start without a reservation that ends before; Slurm would hold it for ever then.
+
+        A job that Slurm itself ends with its reservation has none any more when it is requeued (22.05 to 26.05).
+        """
+        if not reservation:
+            return
+        try:
+            from_node(job_id).leave_reservation(job_id)
+        except HpcElasticError as error:
+            self._complain(error.message)
+        else:
+            self._complain(f"the next start, job {job_id}, is without the reservation {reservation}, which ends before")
 
     def _keep_from(self, job_id: str, without: Exclusion) -> None:
         """Keep a waiting job from nodes, as far as the scheduler can spare them.
@@ -146,6 +186,7 @@ class JobQuestions:
     def _look_at(self, error: HpcElasticError) -> None:
         self._is_lasting = isinstance(error, SchedulerError) and error.is_lasting
         self._is_full = isinstance(error, SchedulerError) and error.is_full
+        self._is_disabled = isinstance(error, SchedulerError) and error.is_disabled
 
     def can_end_job(self, job_id: str) -> bool:
         """Return whether this node could end the job if its batch script had ended; takes 5 s at most."""

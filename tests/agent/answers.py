@@ -27,6 +27,7 @@ class Answers:
         self.without: list[Exclusion] = []
         self.refusal = ""
         self.is_full = False  # why it is refused
+        self.is_disabled = False  # it is never requeued; another job may follow it
 
     def is_over(self, job_id: str) -> bool | None:
         return self._is_over(job_id)
@@ -43,12 +44,15 @@ class Answers:
     def start_again(self, job_id: str, without: Exclusion) -> str:
         self.started_again.append(job_id)
         self.without.append(without)
-        return self.refusal
+        return "presently disabled" if self.is_disabled else self.refusal
 
     def submit_after(self, job_id: str, without: Exclusion) -> tuple[str, str]:
         self.started_again.append(f"{without.script} after {job_id}")
         self.without.append(without)
         return ("", self.refusal) if self.refusal else ("43", "")
+
+    def forbids_requeue(self) -> bool:
+        return self.is_disabled
 
     def may_have_room_later(self) -> bool:
         return self.is_full

@@ -586,6 +586,27 @@ def test_another_job_is_submitted_once_where_the_site_chains_jobs(start: Start) 
     assert FactReader(start.layout).read().job_id == "43"
 
 
+def test_another_job_is_submitted_if_slurm_never_requeues_this_one(start: Start) -> None:
+    start.claim()
+    start.ask_requeue("time_limit")
+    answers = Answers()
+    answers.is_disabled = True
+    assert conclude(start.layout, 75, 0, answers).is_started_again
+    assert answers.started_again == ["42", f"{start.layout.script} after 42"]
+    told = [from_json(Request, line) for line in read_lines(start.layout.requests)]
+    assert [(each.kind, each.id) for each in told] == [("requeue", None), ("chain", "43")]
+    assert read_json(start.layout.result) is None
+
+
+def test_a_refusal_of_another_job_is_told_if_slurm_never_requeues_this_one(start: Start) -> None:
+    start.claim()
+    start.ask_requeue("time_limit")
+    answers = Answers()
+    answers.is_disabled, answers.refusal = True, "no reservation"
+    assert "no reservation" in conclude(start.layout, 75, 0, answers).cause
+    assert read_json(start.layout.result)["exit_code"] == 7
+
+
 class Full(Answers):
     """A scheduler whose queue is full for the first tries: the user has as many jobs there as one may have."""
 

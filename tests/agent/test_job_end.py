@@ -220,8 +220,9 @@ def test_an_agent_that_has_left_ends_the_job_if_that_is_left_to_it(
         ("requeue", "no", (False,), ["7"], 1),
         ("requeue", "no", (False, False, False, True), ["7"], 0),
         ("chain", "", (False,), ["{}/job.sh after 7"], 1),  # another job waits for its end
+        ("requeue", "disabled", (False,), ["7", "{}/job.sh after 7"], 1),
     ],
-    ids=["requeued", "requeued before", "refused", "requeued after all", "chained"],
+    ids=["requeued", "requeued before", "refused", "requeued after all", "chained", "chained for want of a requeue"],
 )
 def test_an_agent_ends_the_start_of_a_job_that_slurm_does_not_end_itself(
     by: Literal["requeue", "chain"],
@@ -236,7 +237,8 @@ def test_an_agent_ends_the_start_of_a_job_that_slurm_does_not_end_itself(
     """Nobody would, as its batch script is lost: its nodes would be paid for without work until its time limit."""
     monkeypatch.delenv("SLURM_LAUNCH_NODE_IPADDR", raising=False)
     questions = Answers(is_requeued=is_requeued)
-    questions.refusal = refusal
+    questions.is_disabled = refusal == "disabled"
+    questions.refusal = "" if questions.is_disabled else refusal
     see(tmp_path, replace(STOPPED, ends_job=True), questions, by=by)
     assert questions.started_again == [each.format(tmp_path) for each in asked]
     assert len(scancel_calls()) == calls

@@ -138,6 +138,11 @@ def test_a_job_that_was_requeued_and_is_held_is_explained_with_the_command_that_
             "AssocMaxCpuPerJobLimit",
             "hpc-elastic: job 42 does not start by itself: it asks for more, or less, than one job of its account",
         ),
+        (
+            "Reservation r7 was deleted",
+            "hpc-elastic: job 42 does not start by itself: its reservation is over, and Slurm holds it (Reservation r7",
+        ),
+        ("Reservation", ""),
         ("QOSNotAllowed", "hpc-elastic: job 42 does not start by itself: its account or QOS is not valid here ("),
         ("QOSMaxJobsPerUserLimit", ""),
         ("AssocGrpCPUMinutesLimit", ""),

@@ -51,6 +51,18 @@ def test_run_directory_has_the_word_if_the_controller_hangs(
     assert len(fake_slurm.calls("squeue")) == 1
 
 
+@pytest.mark.long
+def test_status_has_slurms_word_if_a_backup_controller_answers(
+    tmp_path: Path, fake_slurm: FakeSlurm, capsys: Capture
+) -> None:
+    """Slurm's commands try the primary first, whose machine may have no power for days: that takes two seconds."""
+    run = RunBuilder(tmp_path / "run").submit().allocate().open_attempt(1)
+    fake_slurm.script("squeue", "sleep 2.1; echo '42|42|SUSPENDED|0|0:0|node[1-2]|None|'")
+    assert main(["status", run.layout.root, "--json"]) == 0
+    shown = json.loads(capsys.readouterr().out)
+    assert (shown["state"], shown["job_state"], shown["note"]) == ("RUNNING", "SUSPENDED", None), shown
+
+
 @contextmanager
 def hung_controller(slurm: Cluster) -> Iterator[None]:
     """A slurmctld that does not run for a while, and keeps its connections open."""

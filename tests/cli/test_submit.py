@@ -88,6 +88,31 @@ def test_refused_submission_leaves_an_existing_directory_empty(workplace: Path, 
     assert list((workplace / "mine").iterdir()) == []
 
 
+def test_submit_shows_what_sbatch_says_of_a_job_that_it_takes(
+    workplace: Path, fake_slurm: FakeSlurm, capsys: Capture
+) -> None:
+    fake_slurm.script(
+        "sbatch", 'printf "sbatch: time is cut to 2 h\\n\\n\\033[1mBudget left: 77\\033[0m\\n" >&2; echo 42'
+    )
+    assert main(["submit", "job.yaml", *SITE]) == 0
+    lines = capsys.readouterr().err.splitlines()
+    assert [line for line in lines if "sbatch" in line] == [
+        "hpc-elastic: sbatch: time is cut to 2 h",
+        "hpc-elastic: sbatch: Budget left: 77",
+    ]
+
+
+def test_submit_keeps_the_run_of_a_job_that_sbatch_has_submitted_and_does_not_name(
+    workplace: Path, fake_slurm: FakeSlurm, capsys: Capture
+) -> None:
+    fake_slurm.script("sbatch", f"pwd -P >{fake_slurm.folder}/cwd; echo 'on its way'; exit 0")
+    fake_slurm.script("squeue", f'echo "7|/elsewhere|"; echo "42|$(cat {fake_slurm.folder}/cwd)|"')
+    assert main(["submit", "job.yaml", *SITE]) == 0
+    (run,) = runs(workplace)
+    assert "submitted digits as job 42" in capsys.readouterr().out
+    assert json.loads((run / "submission.json").read_text())["job_id"] == "42"
+
+
 def test_submit_to_a_named_site_without_a_controller_is_slurms_error(
     workplace: Path, fake_slurm: FakeSlurm, capsys: Capture
 ) -> None:

@@ -56,10 +56,11 @@ def test_sbatch_refuses_what_is_none(slurm: Cluster) -> None:
 
 @pytest.mark.every_slurm
 def test_a_step_has_the_variables_that_agents_read(slurm: Cluster, tmp_path: Path) -> None:
-    """Those of an array's task; some are there after a requeue only, in a heterogeneous job, or with GPUs."""
+    """Those of an array's task; some need a requeue, a heterogeneous job, a reservation or GPUs."""
     output = tmp_path / "environment"
     job_id = slurm.submit("--array=0", "--nodes=2", "--ntasks-per-node=1", f"--output={output}", "--wrap=env; srun env")
     slurm.wait_for_job(job_id, "COMPLETED")
     seen = {line.partition("=")[0] for line in output.read_text().splitlines()}
-    elsewhere = {"SLURM_RESTART_COUNT", "SLURM_HET_SIZE", *(name for name in named("Read") if "GPUS" in name)}
+    elsewhere = {"SLURM_RESTART_COUNT", "SLURM_HET_SIZE", "SLURM_JOB_RESERVATION"}
+    elsewhere |= {name for name in named("Read") if "GPUS" in name}
     assert named("Read") - elsewhere <= seen

@@ -410,6 +410,49 @@ def test_a_chained_job_goes_on_where_the_site_forbids_requeues(slurm_door: Door,
     assert_none_repeated(slurm_door, max(steps_done(slurm_door)))
 
 
+@pytest.mark.mirrored
+def test_a_run_is_stopped_in_time_before_its_reservation_ends_and_goes_on_without_it(
+    slurm_door: Door, slurm: Cluster
+) -> None:
+    """Its own time limit is far. Slurm kills a job with its reservation, and holds one that waits in it then."""
+    options = ("ReservationName=course", "StartTime=now", "Duration=1", "Users=root", "Nodes=node[1-2]")
+    more = "signals: {lead: 25s, grace: 10s, restart_grace: 2s}\nsbatch: {reservation: course}"
+    write_job(slurm_door, TRAINS_ON, nodes="2", workers="1", more=more)
+    slurm.run("scontrol", "create", "reservation", *options)
+    run = slurm_door.submit("job.yaml")
+    wait_for_ranks(run, 2)
+    wait_for_ranks(run, 2, attempt=2)
+    slurm_door.write("finish", "")
+    assert_over(run, "SUCCEEDED", 0)
+    assert [reason for _, reason in requeues_of(run)] == ["time_limit"]
+    output = script_output(run)
+    assert "notice: the workers will be stopped in about" in output
+    assert "CANCELLED" not in output.partition("the job's time limit was reached")[0], output
+    assert f"the next start, job {run.job_id}, is without the reservation course" in output, output
+
+
+@pytest.mark.every_slurm
+def test_a_job_that_slurm_never_requeues_goes_on_as_another_job(slurm_door: Door, slurm: Cluster) -> None:
+    """A site's job_submit plugin, or an administrator, has it so: nobody knew of it at the submission."""
+    write_job(slurm_door, TRAINS_ON, nodes="2", workers="1", more="requeue: {on: [preempted, time_limit]}")
+    waiting = slurm_door.start("submit", "job.yaml", "--wait")
+    wait_until(slurm.job_ids, "the job is in the queue")
+    (job_id,) = slurm.job_ids()
+    run = only_run(slurm_door, job_id)
+    wait_for_ranks(run, 2)
+    slurm.run("scontrol", "update", f"JobId={job_id}", "Requeue=0")
+    slurm_door.run("stop", "--requeue", "--lead", "1s", job_id)
+    wait_for_ranks(run, 2, attempt=2)
+    (chained,) = chained_jobs(run)
+    assert json.loads(slurm_door.run("status", str(run.path), "--json").stdout)["job_id"] == chained != job_id
+    slurm_door.write("finish", "")
+    output, errors = waiting.communicate(timeout=120)
+    assert waiting.returncode == 0, output + errors + run.story()
+    result = assert_over(run, "SUCCEEDED", 0)
+    assert (result["attempts"], result["restarts"]) == (2, 0)
+    assert "another job is to take its place" in script_output(run, job_id)
+
+
 # Slurm accepts the first job that waits for another one, and its answer gets lost.
 SILENT_SBATCH = """#!/bin/bash
 if [[ "$*" == *--dependency* && "$*" != *--test-only* ]] && mkdir {folder}/lost 2> /dev/null; then

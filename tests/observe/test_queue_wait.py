@@ -68,7 +68,7 @@ def test_there_is_no_estimate_where_nothing_answers(tmp_path: Path, monkeypatch:
 def test_the_estimate_is_that_of_the_cluster_that_got_the_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     squeue = tmp_path / "bin" / "squeue"
     squeue.parent.mkdir()
-    row = "PENDING|0|1:00|0:00|2026-11-23T12:00:00|N/A|N/A|Priority|"
+    row = "PENDING|0|1:00|0:00|2026-11-23T12:00:00|N/A|N/A|(null)|Priority|"
     squeue.write_text(f'#!/bin/sh\n[ "$SLURM_CLUSTERS" = big ] && echo "{row}"\n')
     squeue.chmod(0o700)
     monkeypatch.setenv("PATH", f"{squeue.parent}:{os.environ['PATH']}")

@@ -14,12 +14,15 @@ SLURM = """#!/bin/bash
 cd {folder} || exit 1
 echo "$(basename "$0") $*" >>asked
 case "$(basename "$0") $*" in
+    squeue*Reservation*) cat outlook ;;
     squeue*) [ -e excluded ] || { echo "slurm_load_jobs error: Unable to contact slurm controller" >&2; exit 1; }
         cat excluded ;;
     "sbatch --test-only"*) [[ " $(cat spare) " == *" ${2#--exclude=} "* ]] || {
         echo "allocation failure: Requested node configuration is not available" >&2; exit 1; } ;;
     sbatch*) [ ! -s silent ] || { sed -i 1d silent; exec sleep 60; }
         echo 43 ;;
+    scontrol\\ requeue*) [ ! -e disabled ] || { cat disabled >&2; exit 1; } ;;
+    scontrol\\ --oneliner\\ show\\ reservation*) echo "EndTime=2026-11-23T07:22:00 Flags=SPEC_NODES" ;;
     scontrol\\ update*) [ ! -e refuses ] || { echo "Access denied for job 42" >&2; exit 1; } ;;
 esac
 """
@@ -44,6 +47,14 @@ class FakeSlurm:
 
     def refuses_to_update(self) -> None:
         (self._folder / "refuses").touch()
+
+    def runs_in_reservation_since(self, minute: int) -> None:
+        """Set the minute of the hour in which the job has started, 10 s before it is asked about; it ends at 22."""
+        times = f"1:00:00|0:10|2026-11-23T07:{minute:02}:00|2026-11-23T08:{minute:02}:00"
+        (self._folder / "outlook").write_text(f"RUNNING|0|{times}|N/A|course|None|\n")
+
+    def refuses_to_requeue(self, words: str) -> None:
+        (self._folder / "disabled").write_text(f"{words}\n")
 
     def answers_no_submission(self, times: int) -> None:
         (self._folder / "silent").write_text("once\n" * times)
@@ -123,6 +134,42 @@ def test_the_job_starts_again_although_slurm_does_not_exclude_nodes(slurm: FakeS
     slurm.does_not_answer()
     assert JobQuestions(said.append).start_again("42", without("node1")) == ""
     assert said[-1].startswith("job 42 may get any nodes when it starts: squeue does not answer: ")
+
+
+def test_a_job_that_slurm_never_requeues_is_told_from_other_refusals(slurm: FakeSlurm) -> None:
+    said: list[str] = []
+    questions = JobQuestions(said.append)
+    for words, is_forbidden in (("Requested operation is presently disabled", True), ("Zero Bytes", False)):
+        slurm.refuses_to_requeue(f"{words} for job 42")
+        assert words in questions.start_again("42", without())
+        assert questions.forbids_requeue() is is_forbidden
+    (line,) = said
+    assert line.endswith("presently disabled for job 42; another job is to take its place")
+
+
+@pytest.mark.parametrize(("minute", "leaves"), [(21, True), (15, False)])
+def test_the_next_start_leaves_a_reservation_that_ends_before(
+    minute: int, leaves: bool, slurm: FakeSlurm, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Slurm would hold it for ever when the reservation is over."""
+    monkeypatch.setenv("SLURM_JOB_RESERVATION", "course")
+    slurm.runs_in_reservation_since(minute)
+    said: list[str] = []
+    assert JobQuestions(said.append).start_again("42", without()) == ""
+    assert JobQuestions(said.append).submit_after("42", without()) == ("43", "")
+    assert slurm.updates() == [f"scontrol update JobId={job_id} ReservationName=" for job_id in (42, 43) if leaves]
+    assert len(said) == len(slurm.updates())
+
+
+def test_the_job_starts_again_although_slurm_does_not_let_it_leave_its_reservation(
+    slurm: FakeSlurm, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SLURM_JOB_RESERVATION", "course")
+    slurm.runs_in_reservation_since(21)
+    slurm.refuses_to_update()
+    said: list[str] = []
+    assert JobQuestions(said.append).start_again("42", without()) == ""
+    assert said == ["scontrol could not take job 42 out of its reservation: Access denied for job 42"]
 
 
 def test_a_chained_job_is_kept_from_what_the_user_and_the_run_exclude(slurm: FakeSlurm) -> None:

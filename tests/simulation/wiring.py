@@ -128,6 +128,9 @@ class Questions:
     def start_again(self, job_id: str, without: Exclusion) -> str:
         return f"job {job_id} is simulated"
 
+    def forbids_requeue(self) -> bool:
+        return False
+
     def may_have_room_later(self) -> bool:
         return False
 

@@ -3,8 +3,8 @@
 Theory of operation. The batch script asks Slurm once, before it starts the agents, how much time the job has left.
 Times left are counted by this machine's monotonic clock, and no times of two machines are compared. The head asks
 again, because administrators change limits and a preemption moves the end: rarely while the end is far, and before it
-acts. Where Slurm does not answer, what is known stands; where nobody has ever said anything, the plan's `time` counts
-from this agent's start.
+acts. In a reservation, whose end may be before that of the time limit, it asks at once. Where Slurm does not answer,
+what is known stands; where nobody has ever said anything, the plan's `time` counts from this agent's start.
 """
 
 from __future__ import annotations
@@ -58,6 +58,8 @@ class TimeLeft:
         self.can_ask = not place.is_local
         self.at: float | None = None  # monotonic; never, if there is no limit
         self.is_preempted = False
+        self.ends_with_reservation = False
+        self.may_end_before = place.is_reserved  # the time left that the script was told is not that of a reservation
         left = _parse(place.time_left)
         if left is not None:
             self.at = now + left
@@ -68,6 +70,7 @@ class TimeLeft:
         if outlook is not None and outlook.state is JobState.RUNNING and outlook.seconds_left is not None:
             self.at = now + outlook.seconds_left
             self.is_preempted = outlook.is_preempted
+            self.ends_with_reservation = outlook.ends_with_reservation
         elif self.at is None:
             self.at = self._fallback
 
@@ -115,7 +118,7 @@ class JobClock:
         self._stopping = stopping
         self._times = times or ClockTimes()
         self._loop = asyncio.get_running_loop()
-        self._asked_at = self._loop.time() if end.at is not None else -NEVER
+        self._asked_at = self._loop.time() if end.at is not None and not end.may_end_before else -NEVER
         self._is_noticed = False
         self._is_wanted = asyncio.Event()  # set when somebody knows that the end may have moved
 
@@ -191,6 +194,8 @@ class JobClock:
         left = max(0.0, self._end.left(self._loop.time()))
         if self._end.is_preempted:
             trigger, why = Trigger.PREEMPTED, f"Slurm takes the job's nodes for another job in {left:.0f} s"
+        elif self._end.ends_with_reservation:
+            trigger, why = Trigger.TIME_LIMIT, f"the job's reservation ends in {left:.0f} s"
         else:
             trigger, why = Trigger.TIME_LIMIT, f"the job's time limit is reached in {left:.0f} s"
         if self._head.phase not in (HeadPhase.CLOSING, HeadPhase.OVER):

@@ -58,6 +58,7 @@ class NextStart:
         self._requests = requests
         self._progress = progress
         self._allocation = allocation
+        self._is_followed = False
 
     def is_requeued(self) -> bool | None:
         """Return whether the job will be started again, so that a stop of this start does not end the run.
@@ -73,7 +74,8 @@ class NextStart:
     def start_again(self, avoid: Sequence[str] | None = None) -> str:
         """Have this job started again, or another one in its place; return the refusal, empty if there was none.
 
-        Another job waits for the end of this one; it is recorded, so that observers follow it.
+        Another job waits for the end of this one; it is recorded, so that observers follow it. It is also submitted
+        where Slurm never requeues this one: a site's `job_submit` plugin, or an administrator, has seen to that.
 
         Args:
             avoid: the nodes that the next start is to avoid; None: those that the records name.
@@ -83,16 +85,33 @@ class NextStart:
         """
         job_id, without = self._place.job_id, self._find_exclusion(avoid)
         if self._plan.requeue.by == "requeue":
-            return self._questions.start_again(job_id, without)
+            refusal = self._questions.start_again(job_id, without)
+            if not (refusal and self._questions.forbids_requeue()):
+                return refusal
         told = (each for each in self._requests() if each.kind == "chain" and each.allocation == self._allocation())
         if any(each.id != job_id for each in told):  # this job itself may be the one that waited for that allocation
+            self._is_followed = True
             return ""
         chained, refusal = self._questions.submit_after(job_id, without)
         if chained:
             node, moment = self._place.node, utc_text(time.time())
             request = Request(kind="chain", by=node, time=moment, allocation=self._allocation(), id=chained)
             append_shared_line(self._layout.requests, to_json(request))
+            self._is_followed = True
         return refusal
+
+    @property
+    def is_followed(self) -> bool:
+        """Whether another job was found, or submitted, that waits for the end of this one."""
+        return self._is_followed
+
+    def has_chained(self) -> bool:
+        """Return whether jobs of this run have followed others, whose starts Slurm does not count.
+
+        Raises:
+            RunDirectoryError: the requests cannot be read.
+        """
+        return any(each.kind == "chain" for each in self._requests())
 
     def may_answer_later(self) -> bool:
         """Return whether the scheduler may answer later what it has not answered; does not read the disk."""

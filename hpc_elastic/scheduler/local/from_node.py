@@ -74,6 +74,10 @@ def exclude(job_id: str, nodes: Collection[str]) -> None:  # noqa: ARG001
     raise SchedulerError(f"all nodes of job {job_id} are this machine")
 
 
+def leave_reservation(job_id: str) -> None:
+    """Do nothing: no job of this machine has a reservation."""
+
+
 def set_comment(job_id: str, text: str) -> None:
     """Do nothing: nobody shows a line beside a job of this machine."""
 

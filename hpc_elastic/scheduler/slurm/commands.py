@@ -13,9 +13,20 @@ from hpc_elastic.scheduler.environment import scrub_environment
 # squeue prints a field without a width in full; without the colon it would cut the field at 20 characters.
 QUEUE_FIELDS = ("JobID", "JobArrayID", "State", "RestartCnt", "exit_code", "NodeList", "Reason")
 ACCOUNTING_FIELDS = ("JobIDRaw", "JobID", "State", "ExitCode", "NodeList", "Reason")
-OUTLOOK_FIELDS = ("State", "RestartCnt", "TimeLeft", "TimeUsed", "StartTime", "EndTime", "PreemptTime", "Reason")
+OUTLOOK_FIELDS = (
+    "State",
+    "RestartCnt",
+    "TimeLeft",
+    "TimeUsed",
+    "StartTime",
+    "EndTime",
+    "PreemptTime",
+    "Reservation",
+    "Reason",
+)
 QUEUE_IDENTITY_FIELDS = ("Name", "WorkDir")
 ACCOUNTING_IDENTITY_FIELDS = ("JobName", "WorkDir")
+SUBMITTED_FIELDS = ("JobArrayID", "WorkDir")
 EXCLUDED_FIELD = "ExcNodes"
 SEPARATOR = "|"
 
@@ -68,6 +79,16 @@ def exclude_command(job_id: str, nodes: Sequence[str]) -> list[str]:
     return ["scontrol", "update", f"JobId={job_id}", f"ExcNodeList={','.join(nodes)}"]
 
 
+def leave_reservation_command(job_id: str) -> list[str]:
+    """Build the scontrol command that lets a pending job start without its reservation."""
+    return ["scontrol", "update", f"JobId={job_id}", "ReservationName="]
+
+
+def reservation_command(name: str) -> list[str]:
+    """Build the scontrol command that prints one reservation."""
+    return ["scontrol", "--oneliner", "show", "reservation", name]
+
+
 def comment_command(job_id: str, text: str) -> list[str]:
     """Build the scontrol command that replaces a job's comment."""
     return ["scontrol", "update", f"JobId={job_id}", f"Comment={text}"]
@@ -78,6 +99,12 @@ def squeue_command(job_ids: Sequence[str]) -> list[str]:
     fields = ",".join(f"{field}:{SEPARATOR}" for field in QUEUE_FIELDS)
     jobs = f"--jobs={','.join(job_ids)}"
     return ["squeue", "--noheader", "--all", "--array", "--states=all", jobs, f"--Format={fields}"]
+
+
+def submitted_command(user_id: int, *, states: str) -> list[str]:
+    """Build the squeue command that asks for the working directories of a user's jobs in some states."""
+    fields = ",".join(f"{field}:{SEPARATOR}" for field in SUBMITTED_FIELDS)
+    return ["squeue", "--noheader", "--all", f"--states={states}", f"--user={user_id}", f"--Format={fields}"]
 
 
 def outlook_command(job_id: str) -> list[str]:

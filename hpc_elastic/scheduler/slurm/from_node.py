@@ -6,13 +6,17 @@ import contextlib
 import os
 import signal
 from collections.abc import Collection, Iterator, Mapping
+from datetime import datetime
 
 from hpc_elastic.errors import SchedulerError
 from hpc_elastic.scheduler.protocol import JobOutlook, JobState, JobStatus
 from hpc_elastic.scheduler.slurm import commands, output
 from hpc_elastic.scheduler.slurm.host_side import run_from_node
+from hpc_elastic.scheduler.slurm.limits import parse_config
 from hpc_elastic.scheduler.slurm.runner import Runner
 from hpc_elastic.scheduler.slurm.scheduler import SlurmScheduler
+
+_RESERVATION_S = 3.0  # who asks about the end of a job may have a few seconds left; a backup controller needs two
 
 
 def is_over(job_id: str, *, timeout_s: float = 10.0, run: Runner = run_from_node) -> bool:
@@ -79,7 +83,32 @@ def outlook(job_id: str, *, timeout_s: float = 4.0, run: Runner = run_from_node)
     """
     with _spared_term():
         told = run(commands.outlook_command(job_id), environ=_environ(), timeout_s=timeout_s)
-    return output.parse_outlook(told)
+        found = output.parse_outlook(told)
+        if found.state is JobState.RUNNING and found.reservation:
+            return output.parse_outlook(told, reserved_until=_find_reservation_end(found.reservation, run))
+    return found
+
+
+def _find_reservation_end(name: str, run: Runner) -> datetime | None:
+    """Return when a reservation ends its jobs; None if it ends none, or nobody says."""
+    with contextlib.suppress(SchedulerError):
+        told, config = (
+            run(command, environ=_environ(), timeout_s=_RESERVATION_S)
+            for command in (commands.reservation_command(name), commands.config_command())
+        )
+        return output.parse_reservation(told, parse_config(config))
+    return None
+
+
+def leave_reservation(job_id: str, *, timeout_s: float = 5.0, run: Runner = run_from_node) -> None:
+    """Let a pending job start without its reservation.
+
+    Raises:
+        SchedulerError: Slurm refused, or does not answer.
+    """
+    with _spared_term():
+        told = run(commands.leave_reservation_command(job_id), environ=_environ(), timeout_s=timeout_s)
+    output.parse_leave(told, job_id)
 
 
 def dead_nodes(
@@ -186,9 +215,16 @@ def submit_after(job_id: str, script: str, *, timeout_s: float, run: Runner = ru
         SchedulerError: Slurm refused, or does not answer.
     """
     command, environ = commands.sbatch_after_command(script, job_id), commands.submission_environment(os.environ, ())
+    folder = os.path.dirname(script)
     with _spared_term():
-        done = run(command, environ=environ, timeout_s=timeout_s, cwd=os.path.dirname(script))
-    return output.parse_submission(done)
+        done = run(command, environ=environ, timeout_s=timeout_s, cwd=folder)
+        try:
+            return output.parse_submission(done)
+        except output.UnclearSubmissionError:
+            found = SlurmScheduler(timeout_s=timeout_s, run=run).find_submitted(folder, is_pending=True)
+            if found is None:
+                raise
+            return found
 
 
 def _ask_controller(job_id: str, *, timeout_s: float, run: Runner) -> JobStatus | None:

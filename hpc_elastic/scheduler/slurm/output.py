@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from hpc_elastic.errors import HpcElasticError, SchedulerError
 from hpc_elastic.hostlist import HostlistError, expand_hostlist
 from hpc_elastic.job_ids import split_task_id
 from hpc_elastic.scheduler.protocol import JobOutlook, JobState, JobStatus
 from hpc_elastic.scheduler.slurm.commands import ACCOUNTING_FIELDS, OUTLOOK_FIELDS, QUEUE_FIELDS, SEPARATOR
-from hpc_elastic.scheduler.slurm.words import find_tip, is_about_full_queue, printable, slurm_words
+from hpc_elastic.scheduler.slurm.words import find_tip, is_about_disabled, is_about_full_queue, printable, slurm_words
 from hpc_elastic.units import parse_duration
 
 # job_state_string() of Slurm 20.11 to 26.05 and https://slurm.schedmd.com/job_state_codes.html, as far as the words are
@@ -54,6 +54,8 @@ _URGENCY = (
     JobState.COMPLETED,
 )
 _SUBMITTED = re.compile(r"(?:Submitted batch job )?([0-9]+)(?:;\S*| on cluster \S+)?")
+_SUBMITTED_IN_WORDS = re.compile(r"Submitted batch job ([0-9]+)(?: on cluster \S+)?")
+_ESCAPE = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")  # colours of a script around sbatch
 _JOB_ID = re.compile(r"[0-9]+(?:_[0-9]+)?")
 # A row's job id: `7`, `7_3`, `7_[2-3%2]` for several tasks, `7+1` for a part of a heterogeneous job. A row's state: one
 # of squeue's words, or from sacct also `CANCELLED by 1000` and `FAILED+`.
@@ -63,6 +65,7 @@ _NATIVE_STATE = re.compile(r"([A-Z][A-Z0-9_]*)\+?(?: by [^|]+)?")
 _NUMBER = re.compile(r"[0-9]{1,9}")
 _EXIT_CODE = re.compile(r"([0-9]{1,9}):([0-9]{1,9})")
 _SHOWN_CHARACTERS = 200
+_MOST_REMARKS = 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,27 +82,63 @@ def is_job_id(text: str) -> bool:
     return _JOB_ID.fullmatch(text) is not None
 
 
+class UnclearSubmissionError(SchedulerError):
+    """The job may be in the queue: sbatch ended well without a job id that can be read, or badly with one. Exit code 4.
+
+    That is so where a site has put a script in the place of sbatch.
+    """
+
+
 def parse_submission(output: CommandOutput) -> str:
     """Return the job id that `sbatch --parsable` prints as `id` or `id;cluster`, on its last line.
 
-    Some sites put a script in the place of sbatch, which prints lines of its own first, or takes no `--parsable`.
+    Some sites put a script in the place of sbatch, which prints lines of its own before or behind, in colours, or takes
+    no `--parsable`.
 
     Raises:
+        UnclearSubmissionError: there is no job id in the output, where a number among other lines may be something
+            else; or there is one, and sbatch failed.
         SchedulerError: sbatch refused the job; the message has Slurm's own words.
     """
-    if output.returncode:
-        words = slurm_words(output.stderr)
+    printed = _ESCAPE.sub("", output.stdout).strip()
+    lines = [line.strip() for line in printed.split("\n")]
+    has_failed = output.returncode != 0
+    if has_failed and not any(map(_SUBMITTED.fullmatch, lines)):
+        words = slurm_words(output.stderr if output.stderr.strip() else printed)
         refusal = SchedulerError(f"sbatch refused the job: {words}", tip=find_tip(words))
         refusal.is_full = is_about_full_queue(words)
         raise refusal
-    match = _SUBMITTED.fullmatch(output.stdout.strip().rpartition("\n")[2].strip())
-    if match is None:
-        shown = printable(output.stdout.strip(), _SHOWN_CHARACTERS)
-        raise SchedulerError(
-            f"sbatch ended well, but its output '{shown}' is no job id",
-            tip="the job may be in the queue: look with `squeue --me`",
-        )
-    return match[1]
+    told = {match[1] for match in map(_SUBMITTED_IN_WORDS.fullmatch, lines) if match}
+    if not has_failed and (match := _SUBMITTED.fullmatch(lines[-1])):
+        return match[1]
+    if not has_failed and len(told) == 1:
+        return told.pop()
+    shown = printable(printed, _SHOWN_CHARACTERS)
+    ended = f"with {output.returncode}, but printed '{shown}'" if has_failed else f"well, but its output '{shown}'"
+    raise UnclearSubmissionError(
+        f"sbatch ended {ended}{'' if has_failed else ' is no job id'}",
+        tip="the job may be in the queue: look with `squeue --me`",
+    )
+
+
+def parse_remarks(output: CommandOutput) -> tuple[str, ...]:
+    """Return what sbatch says to the user of a job that it takes: warnings, and the words of a site's job_submit."""
+    lines = (_ESCAPE.sub("", line).strip() for line in output.stderr.splitlines())
+    return tuple(printable(line, _SHOWN_CHARACTERS) for line in lines if line)[:_MOST_REMARKS]
+
+
+def parse_submitted(output: CommandOutput, folders: Collection[str]) -> str | None:
+    """Return the one job, or array, whose working directory is one of these, from `squeue`; None if it is not there.
+
+    Raises:
+        SchedulerError: the controller does not answer.
+    """
+    if output.returncode:
+        words = slurm_words(output.stderr)
+        raise SchedulerError(f"squeue does not answer: {words}", tip=find_tip(words))
+    rows = (line.strip().removesuffix(SEPARATOR).partition(SEPARATOR) for line in output.stdout.splitlines())
+    found = {job_id.strip().partition("_")[0] for job_id, _, directory in rows if directory.strip() in folders}
+    return found.pop() if len(found) == 1 and all(map(is_job_id, found)) else None
 
 
 def parse_queue(output: CommandOutput, job_ids: Sequence[str]) -> dict[str, JobStatus]:
@@ -143,12 +182,17 @@ def nodes_left(status: JobStatus | None) -> tuple[str, ...] | None:
         ) from error
 
 
-def parse_outlook(output: CommandOutput) -> JobOutlook:
+def parse_outlook(output: CommandOutput, *, reserved_until: datetime | None = None) -> JobOutlook:
     """Return what `squeue` says about the end of one job.
 
     A preemption with a grace time moves the end of the job and leaves its time limit: TimeLeft does not show it (22.05
     to 26.05). The seconds left are then those from now to the end, where now is the start and the time used since, so
-    that only times of the controller are compared.
+    that only times of the controller are compared. Nor does TimeLeft show the end of the job's reservation.
+
+    Args:
+        output: of `outlook_command`.
+        reserved_until: when the job's reservation ends it, by the controller's clock; None if it does not, or nobody
+            knows.
 
     Raises:
         SchedulerError: the controller does not answer, does not know the job, or the row cannot be read.
@@ -163,12 +207,16 @@ def parse_outlook(output: CommandOutput) -> JobOutlook:
         state = parse_state(row["State"])
         is_preempted = parse_moment(row["PreemptTime"]) is not None
         left = parse_seconds_left(row["TimeLeft"])
-        if is_preempted and (ends := _seconds_to_end(row)) is not None:
+        if is_preempted and (ends := _seconds_until(parse_moment(row["EndTime"]), row)) is not None:
             left = ends if left is None else min(left, ends)
+        reserved = _seconds_until(reserved_until, row)
+        ends_with_reservation = reserved is not None and (left is None or reserved < left)
         return JobOutlook(
             state=state,
             restarts=_number(row["RestartCnt"]),
-            seconds_left=left,
+            seconds_left=reserved if ends_with_reservation else left,
+            reservation=_or_none(row["Reservation"]) or "",
+            ends_with_reservation=ends_with_reservation,
             is_preempted=is_preempted,
             is_out_of_time=row["Reason"] == "TimeLimit" or row["State"] == "TIMEOUT",
             starts=parse_moment(row["StartTime"]) if state is JobState.PENDING else None,
@@ -202,10 +250,31 @@ def parse_moment(text: str) -> datetime | None:
     return None if text in ("", "N/A", "None", "Unknown", "NONE") else datetime.fromisoformat(text)
 
 
-def _seconds_to_end(row: Mapping[str, str]) -> float | None:
-    start, end = parse_moment(row["StartTime"]), parse_moment(row["EndTime"])
+def _seconds_until(end: datetime | None, row: Mapping[str, str]) -> float | None:
+    start = parse_moment(row["StartTime"])
     used = parse_seconds_left(row["TimeUsed"])
     return None if start is None or end is None or used is None else max(0.0, (end - start).total_seconds() - used)
+
+
+def parse_reservation(output: CommandOutput, config: Mapping[str, str]) -> datetime | None:
+    """Return when a reservation ends its jobs, by the controller's clock; None if it ends none, or it is not there.
+
+    They may run on for `ResvOverRun` (slurm.conf), and those of a reservation with the flag FLEX for as long as their
+    own time lasts.
+
+    Args:
+        output: of `reservation_command`.
+        config: the settings of the cluster.
+    """
+    fields = dict(re.findall(r"(\w+)=(\S*)", "" if output.returncode else output.stdout))
+    overrun = re.fullmatch(r"(\d{1,9})(?: min)?", config.get("ResvOverRun", "0 min"))
+    if "FLEX" in fields.get("Flags", "").split(",") or overrun is None:
+        return None
+    try:
+        ends = parse_moment(fields.get("EndTime", ""))
+    except ValueError:
+        return None
+    return None if ends is None else ends + timedelta(minutes=int(overrun[1]))
 
 
 def parse_accounting(output: CommandOutput, job_ids: Sequence[str]) -> dict[str, JobStatus] | None:
@@ -274,6 +343,17 @@ def parse_exclude(output: CommandOutput, job_id: str) -> None:
         raise SchedulerError(f"scontrol could not exclude nodes from job {job_id}: {words}", tip=find_tip(words))
 
 
+def parse_leave(output: CommandOutput, job_id: str) -> None:
+    """Check that `scontrol update` has taken a job out of its reservation.
+
+    Raises:
+        SchedulerError: Slurm refused, or the controller does not answer.
+    """
+    if output.returncode:
+        words = slurm_words(output.stderr)
+        raise SchedulerError(f"scontrol could not take job {job_id} out of its reservation: {words}")
+
+
 def parse_comment(output: CommandOutput, job_id: str) -> None:
     """Check that `scontrol update` has replaced a job's comment.
 
@@ -293,7 +373,9 @@ def parse_requeue(output: CommandOutput, job_id: str) -> None:
     """
     if output.returncode:
         words = slurm_words(output.stderr)
-        raise SchedulerError(f"scontrol could not requeue job {job_id}: {words}", tip=find_tip(words))
+        refusal = SchedulerError(f"scontrol could not requeue job {job_id}: {words}", tip=find_tip(words))
+        refusal.is_disabled = is_about_disabled(words)
+        raise refusal
 
 
 def parse_ping(output: CommandOutput) -> bool:

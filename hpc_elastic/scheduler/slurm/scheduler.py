@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
-from collections.abc import Mapping, Sequence
+import sys
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
@@ -34,6 +36,7 @@ class SlurmScheduler:
         submit_timeout_s: the limit of a submission; long, because a job whose sbatch was killed may be in the queue.
         run: the function that runs the commands.
         submission: the record of the run whose jobs are meant; None for jobs of this shell's cluster.
+        say: takes each line that sbatch says of a job that it takes.
     """
 
     name = "slurm"
@@ -46,11 +49,13 @@ class SlurmScheduler:
         submit_timeout_s: float = 90.0,
         run: Runner = run_command,
         submission: Mapping[str, Any] | None = None,
+        say: Callable[[str], None] | None = None,
     ) -> None:
         self._timeout_s = timeout_s
         self._submit_timeout_s = submit_timeout_s
         self._run = run
         self._submission = submission or {}
+        self._say = say or _print_remark
         self._has_accounting = True
 
     @property
@@ -61,19 +66,38 @@ class SlurmScheduler:
     def submit(self, plan: LaunchPlan, script: str) -> str:
         """Submit the script, with an environment that has no other job's identity.
 
+        Its folder is new, and that of no other job: where sbatch does not say which job it has submitted, Slurm is
+        asked for the one that works there. Taken for refused, that job would start without its files.
+
         Returns:
             The job id.
 
         Raises:
             SchedulerError: Slurm refused, or does not answer.
         """
-        done = self._run(
-            commands.sbatch_command(script),
-            environ=commands.submission_environment(os.environ, plan.sbatch),
-            timeout_s=self._submit_timeout_s,
-            cwd=os.path.dirname(script),
-        )
-        return output.parse_submission(done)
+        folder = os.path.dirname(script)
+        said: tuple[str, ...] = ()
+        environ = commands.submission_environment(os.environ, plan.sbatch)
+        try:
+            done = self._run(
+                commands.sbatch_command(script), environ=environ, timeout_s=self._submit_timeout_s, cwd=folder
+            )
+            said = output.parse_remarks(done)
+            job_id = output.parse_submission(done)
+        except (SilenceError, output.UnclearSubmissionError):
+            if (found := self.find_submitted(folder)) is None:
+                raise
+            job_id = found
+        for remark in said:
+            self._say(remark)
+        return job_id
+
+    def find_submitted(self, folder: str, *, is_pending: bool = False) -> str | None:
+        """Return this user's only job, or pending one, that works in a folder; None if Slurm tells of none."""
+        with contextlib.suppress(SchedulerError):
+            told = self._ask(commands.submitted_command(os.getuid(), states="PENDING" if is_pending else "all"))
+            return output.parse_submitted(told, {folder, os.path.realpath(folder)})
+        return None
 
     def query(self, job_ids: Sequence[str]) -> Mapping[str, JobStatus]:
         """Return the status of these jobs: asks the controller once, then accounting once for those it has forgotten.
@@ -201,6 +225,10 @@ def cluster_name(timeout_s: float = 10.0) -> str | None:
     except SchedulerError:
         return None
     return config.get("ClusterName")
+
+
+def _print_remark(remark: str) -> None:
+    print(f"hpc-elastic: {remark if remark.startswith('sbatch') else f'sbatch: {remark}'}", file=sys.stderr)
 
 
 def _gone(job_id: str) -> JobStatus:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from hpc_elastic.errors import AllocationError
 from hpc_elastic.hostlist import expand_hostlist
-from hpc_elastic.job_ids import ARRAY_MARK, TIME_LEFT_VARIABLE, array_task_id
+from hpc_elastic.job_ids import ARRAY_MARK, RESERVATION_VARIABLE, TIME_LEFT_VARIABLE, array_task_id
 from hpc_elastic.scheduler.allocation import Allocation, read_number
 
 PREFIX = "SLURM_"
@@ -94,6 +94,7 @@ def derive_allocation(environ: Mapping[str, str]) -> Allocation:
         nodes=nodes,
         is_local=False,
         time_left=environ.get(TIME_LEFT_VARIABLE),
+        is_reserved=bool(environ.get(RESERVATION_VARIABLE)),
         switch=_switch(environ.get("SLURM_TOPOLOGY_ADDR", ""), nodes[node_id]),
     )
 

@@ -79,6 +79,11 @@ def is_about_full_queue(words: str) -> bool:
     return re.search(_FULL, words) is not None
 
 
+def is_about_disabled(words: str) -> bool:
+    """Return whether Slurm refuses to requeue a job that is submitted with `--no-requeue`, or was made one of those."""
+    return "Requested operation is presently disabled" in words
+
+
 def is_set_up(stderr: str) -> bool:
     """Return whether a command that failed knew a Slurm to ask: it had a slurm.conf, or a controller to get it from.
 

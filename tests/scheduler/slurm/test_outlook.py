@@ -7,7 +7,7 @@ import pytest
 from hpc_elastic.errors import SchedulerError
 from hpc_elastic.scheduler.protocol import JobOutlook, JobState
 from hpc_elastic.scheduler.slurm.commands import outlook_command
-from hpc_elastic.scheduler.slurm.output import CommandOutput, parse_outlook, parse_seconds_left
+from hpc_elastic.scheduler.slurm.output import CommandOutput, parse_outlook, parse_reservation, parse_seconds_left
 
 NEVER = float("inf")
 
@@ -17,38 +17,70 @@ def told(row: str, *, returncode: int = 0, stderr: str = "") -> JobOutlook:
 
 
 def test_a_running_job_has_so_much_time_left() -> None:
-    row = "RUNNING|0|1:59|0:01|2026-11-23T07:21:28|2026-11-23T07:23:28|N/A|None|\n"
+    row = "RUNNING|0|1:59|0:01|2026-11-23T07:21:28|2026-11-23T07:23:28|N/A|(null)|None|\n"
     assert told(row) == JobOutlook(state=JobState.RUNNING, restarts=0, seconds_left=119)
 
 
 def test_a_preempted_job_has_its_grace_left_and_not_its_time_limit() -> None:
-    row = "RUNNING|0|1:57|0:04|2026-11-23T07:21:28|2026-11-23T07:21:35|2026-11-23T07:21:30|None|\n"
+    row = "RUNNING|0|1:57|0:04|2026-11-23T07:21:28|2026-11-23T07:21:35|2026-11-23T07:21:30|(null)|None|\n"
     assert told(row) == JobOutlook(state=JobState.RUNNING, restarts=0, seconds_left=3, is_preempted=True)
 
 
 def test_a_preempted_job_whose_grace_is_over_has_no_time_left() -> None:
-    row = "RUNNING|0|1:50|0:10|2026-11-23T07:21:28|2026-11-23T07:21:35|2026-11-23T07:21:30|None|\n"
+    row = "RUNNING|0|1:50|0:10|2026-11-23T07:21:28|2026-11-23T07:21:35|2026-11-23T07:21:30|(null)|None|\n"
     assert told(row).seconds_left == 0
 
 
 def test_a_job_without_a_limit_never_ends() -> None:
-    row = "RUNNING|0|UNLIMITED|0:01|2026-11-23T07:21:28|N/A|N/A|None|\n"
+    row = "RUNNING|0|UNLIMITED|0:01|2026-11-23T07:21:28|N/A|N/A|(null)|None|\n"
     assert told(row).seconds_left == NEVER
+
+
+# As 22.05 and 26.05 print it, shortened.
+RESERVED = (
+    "ReservationName=r7 StartTime=2026-11-23T07:21:00 EndTime=2026-11-23T07:22:00 Duration=00:01:00 Flags={flags} "
+)
+IN_RESERVATION = "RUNNING|0|1:50|0:10|2026-11-23T07:21:28|2026-11-23T07:23:28|N/A|r7|None|\n"
+
+
+@pytest.mark.parametrize(
+    ("flags", "overrun", "seconds_left"),
+    [
+        ("SPEC_NODES", "0 min", 22),
+        ("SPEC_NODES", "1 min", 82),
+        ("SPEC_NODES", "5 min", 110),
+        ("SPEC_NODES", "UNLIMITED", 110),
+        ("FLEX,SPEC_NODES", "0 min", 110),
+    ],
+)
+def test_a_job_ends_with_its_reservation_if_that_is_before_its_time_limit(
+    flags: str, overrun: str, seconds_left: float
+) -> None:
+    shown = CommandOutput(returncode=0, stdout=RESERVED.format(flags=flags), stderr="")
+    ends = parse_reservation(shown, {"ResvOverRun": overrun})
+    outlook = parse_outlook(CommandOutput(returncode=0, stdout=IN_RESERVATION, stderr=""), reserved_until=ends)
+    assert (outlook.seconds_left, outlook.ends_with_reservation) == (seconds_left, seconds_left < 110)
+    assert outlook.reservation == "r7"
+
+
+@pytest.mark.parametrize(("returncode", "shown"), [(1, "Reservation r7 not found"), (0, "EndTime=soon"), (0, "")])
+def test_a_reservation_that_is_not_there_ends_no_job(returncode: int, shown: str) -> None:
+    assert parse_reservation(CommandOutput(returncode=returncode, stdout=shown, stderr=""), {}) is None
 
 
 @pytest.mark.parametrize("word", ["INVALID", "NOT_SET", "N/A", ""])
 def test_time_left_that_slurm_does_not_know_is_unknown(word: str) -> None:
-    assert told(f"RUNNING|0|{word}|0:01|2026-11-23T07:21:28|N/A|N/A|None|\n").seconds_left is None
+    assert told(f"RUNNING|0|{word}|0:01|2026-11-23T07:21:28|N/A|N/A|(null)|None|\n").seconds_left is None
 
 
 def test_a_requeued_job_has_one_more_start() -> None:
-    row = "COMPLETING|1|2:00|0:00|N/A|N/A|2026-11-23T07:22:44|None|\n"
+    row = "COMPLETING|1|2:00|0:00|N/A|N/A|2026-11-23T07:22:44|(null)|None|\n"
     outlook = told(row)
     assert (outlook.state, outlook.restarts, outlook.is_preempted) == (JobState.COMPLETING, 1, True)
 
 
 @pytest.mark.parametrize(
-    "row", ["TIMEOUT|0|0:00|1:00|N/A|N/A|N/A|None|\n", "COMPLETING|0|0:00|1:00|N/A|N/A|N/A|TimeLimit|\n"]
+    "row", ["TIMEOUT|0|0:00|1:00|N/A|N/A|N/A|(null)|None|\n", "COMPLETING|0|0:00|1:00|N/A|N/A|N/A|(null)|TimeLimit|\n"]
 )
 def test_a_job_that_the_time_limit_ended_is_out_of_time(row: str) -> None:
     assert told(row).is_out_of_time
@@ -56,7 +88,12 @@ def test_a_job_that_the_time_limit_ended_is_out_of_time(row: str) -> None:
 
 @pytest.mark.parametrize(
     "row",
-    ["", "RUNNING|0|1:59\n", "RUNNING|x|1:59|0:01|N/A|N/A|N/A|None|\n", "RUNNING|0|soon|0:01|N/A|N/A|N/A|None|\n"],
+    [
+        "",
+        "RUNNING|0|1:59\n",
+        "RUNNING|x|1:59|0:01|N/A|N/A|N/A|(null)|None|\n",
+        "RUNNING|0|soon|0:01|N/A|N/A|N/A|(null)|None|\n",
+    ],
 )
 def test_an_answer_that_cannot_be_read_is_refused(row: str) -> None:
     with pytest.raises(SchedulerError):

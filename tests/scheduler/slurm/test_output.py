@@ -241,6 +241,41 @@ def test_submission_gives_the_job_id_behind_a_sites_words(version: str, last: st
     assert output.parse_submission(wrapper) == "519605"
 
 
+@pytest.mark.parametrize(
+    "printed",
+    [
+        "Submitted batch job 519605\n\nEstimated cost: 12 credits\n",
+        "Submitted batch job 519605 on cluster a\nCredits left:\n",
+        "\x1b[1;32m519605\n\x1b[0m",
+    ],
+)
+def test_submission_gives_the_job_id_before_a_sites_words_and_in_colours(version: str, printed: str) -> None:
+    wrapper = CommandOutput(returncode=0, stdout=printed, stderr="")
+    assert output.parse_submission(wrapper) == "519605"
+
+
+@pytest.mark.parametrize(
+    "printed", ["519605\n", "Submitted batch job 519605\n", "Submitted batch job 519605\nmail: no\n"]
+)
+def test_submission_is_unclear_if_sbatch_fails_with_a_job_id(version: str, printed: str) -> None:
+    with pytest.raises(output.UnclearSubmissionError, match=r"sbatch ended with 1, but printed '.*519605"):
+        output.parse_submission(CommandOutput(returncode=1, stdout=printed, stderr=""))
+
+
+def test_submission_is_refused_in_the_words_on_standard_output_if_there_are_no_others(version: str) -> None:
+    wrapper = CommandOutput(returncode=1, stdout=BANNER + "\x1b[31mFAILED: no account\x1b[0m\n", stderr="\n")
+    with pytest.raises(SchedulerError, match=r"^sbatch refused the job: .*; FAILED: no account$"):
+        output.parse_submission(wrapper)
+
+
+def test_a_job_is_found_by_its_folder_unless_there_are_several(version: str) -> None:
+    listed = CommandOutput(
+        returncode=0, stdout="7|/home/a b|\n8_[0-3]|/runs/x|\n8_4|/runs/x|\n9|/c|\n10|/c|\n", stderr=""
+    )
+    found = [output.parse_submitted(listed, [folder]) for folder in ("/home/a b", "/runs/x", "/c", "/nowhere")]
+    assert found == ["7", "8", None, None]
+
+
 @pytest.mark.parametrize("printed", ["Welcome!\n", BANNER, "", "12\nbut not now\n", "12 13\n", "-12\n", "\u0661\n"])
 def test_submission_rejects_output_without_a_job_id(version: str, printed: str) -> None:
     wrapper = CommandOutput(returncode=0, stdout=printed, stderr="")

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import stat
 import subprocess
 import sys
@@ -10,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from hpc_elastic.errors import SchedulerError
-from hpc_elastic.scheduler.protocol import JobState
+from hpc_elastic.scheduler.protocol import Exclusion, JobState
 from hpc_elastic.scheduler.questions import JobQuestions, end_job
 from hpc_elastic.scheduler.registry import make_scheduler
 from hpc_elastic.scheduler.slurm import from_node
@@ -92,6 +93,22 @@ def test_does_not_hang_if_slurm_does(program: Program) -> None:
         scheduler.cancel("1")
     with pytest.raises(SchedulerError, match="sbatch did not answer"):
         scheduler.submit(make_run_plan("/"), "/job.sh")
+
+
+def test_a_chained_job_whose_id_a_sites_sbatch_does_not_tell_is_found_among_those_that_wait(
+    program: Program, tmp_path: Path
+) -> None:
+    folder = tmp_path.resolve()
+    program("sbatch", f"echo 'on its way'; echo > {folder}/submitted")
+    program(
+        "squeue",
+        f'[[ "$*" != *--states=PENDING* ]] && echo "41|{folder}|"\n[ ! -e {folder}/submitted ] || echo "42|{folder}|"',
+    )
+    assert JobQuestions().submit_after("41", Exclusion(script=f"{folder}/job.sh")) == ("42", "")
+    program("squeue", "exit 1")
+    chained, refusal = JobQuestions().submit_after("41", Exclusion(script=f"{folder}/job.sh"))
+    assert chained == ""
+    assert "its output 'on its way' is no job id" in refusal
 
 
 @pytest.mark.parametrize(("ping", "can"), [("echo 'Slurmctld(primary) at one is UP'", True), ("exit 1", False)])
@@ -283,6 +300,35 @@ def test_submit_rejects_what_slurm_refuses(slurm: Cluster, tmp_path: Path) -> No
     script = write_script(tmp_path, "#SBATCH --partition=nowhere")
     with pytest.raises(SchedulerError, match="sbatch refused the job: invalid partition specified: nowhere"):
         SlurmScheduler().submit(make_run_plan(tmp_path), script)
+
+
+# A site's script around Slurm's sbatch, which says nothing that could be read as the job's id.
+SITES_SBATCH = """{sbatch} "$@" > /dev/null
+echo "12 credits are left" >&2
+echo "Your job is on its way."
+"""
+
+
+@pytest.mark.every_slurm
+def test_a_job_whose_id_a_sites_sbatch_does_not_tell_is_found_by_its_folder(
+    slurm: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script = tmp_path / "bin" / "sbatch"
+    script.parent.mkdir()
+    script.write_text("#!/bin/bash\n" + SITES_SBATCH.format(sbatch=shutil.which("sbatch")))
+    script.chmod(0o700)
+    monkeypatch.setenv("PATH", f"{script.parent}:{os.environ['PATH']}")
+    SlurmScheduler().submit(make_run_plan(tmp_path), write_script(tmp_path / "another", "#SBATCH --hold"))
+    said: list[str] = []
+    array = write_script(tmp_path / "array", "#SBATCH --hold\n#SBATCH --array=0-3")
+    job_ids = [
+        SlurmScheduler(say=said.append).submit(make_run_plan(tmp_path), each)
+        for each in (write_script(tmp_path / "a run", "#SBATCH --hold"), array)
+    ]
+    folders = [slurm.run("squeue", "--noheader", f"--jobs={job_id}", "--format=%Z").stdout for job_id in job_ids]
+    assert folders == [f"{tmp_path / 'a run'}\n", f"{tmp_path / 'array'}\n"]
+    assert said == ["12 credits are left"] * 2
+    slurm.run("scancel", "--user=root")
 
 
 @pytest.mark.mirrored
