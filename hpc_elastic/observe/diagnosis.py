@@ -83,6 +83,8 @@ def missing_result(
         return _stopped_in_foreground()
     if never_started and facts.script_output is not None and state in ("FAILED", "COMPLETED", "GONE"):
         return _no_agent_started(job, script_word, launch_error)
+    if launch_error and state == "FAILED":  # of a later start
+        return _not_launched(launch_error, is_certain=False)
     if complaint:
         return _gave_up(complaint)
     return _ended(job, script_word, never_started)
@@ -118,13 +120,7 @@ def _stopped_in_foreground() -> MissingResult:
 def _no_agent_started(job: JobStatus, script_word: str, launch_error: str) -> MissingResult:
     """Return the result of a run whose batch script ended before an agent had claimed the allocation."""
     if launch_error:
-        return MissingResult(
-            state=RunState.FAILED,
-            reason="node_lost",
-            exit_code=ExitCode.NODE_LOST,
-            cause=f"{launch_error}, so that no agent went on",
-            is_certain=True,
-        )
+        return _not_launched(launch_error, is_certain=True)
     failed = f"the script ended{_with_exit_code(job)} before any agent started"
     return MissingResult(
         state=RunState.FAILED,
@@ -132,6 +128,16 @@ def _no_agent_started(job: JobStatus, script_word: str, launch_error: str) -> Mi
         exit_code=ExitCode.SETUP,
         cause=f"{failed}: {script_word}" if script_word else failed,
         is_certain=True,
+    )
+
+
+def _not_launched(launch_error: str, *, is_certain: bool) -> MissingResult:
+    return MissingResult(
+        state=RunState.FAILED,
+        reason="node_lost",
+        exit_code=ExitCode.NODE_LOST,
+        cause=f"{launch_error}, so that no agent went on",
+        is_certain=is_certain,
     )
 
 

@@ -407,6 +407,22 @@ def test_the_node_that_an_unclaimed_start_has_avoided_may_be_had_again_by_a_late
     ]
 
 
+def test_a_start_that_ended_before_its_claim_uses_up_a_requeue_of_the_ones_that_claim(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of requeue.max: 1 two were used where srun failed before the claim of one start and after that of the next."""
+    plan = replace(start.plan, requeue=replace(start.plan.requeue, max=1))
+    Path(start.layout.plan).write_text(dump_plan(plan))
+    write_output(start, REFUSED)
+    answers = Answers()
+    monkeypatch.setenv("SLURM_JOB_NODELIST", "node[0-1]")
+    assert conclude(start.layout, KILLED, 0, answers).is_started_again
+    start.claim(attempt=None)
+    assert not conclude(start.layout, KILLED, 0, answers).is_started_again
+    assert answers.started_again == ["42"]
+    assert read_json(start.layout.result)["cause"].startswith("srun could not start the agents on node1 (")
+
+
 def test_nodes_that_could_not_be_started_are_the_cause_if_the_job_is_not_started_again(start: Start) -> None:
     start.claim(attempt=None)
     start.complain("node0", "the head is gone")

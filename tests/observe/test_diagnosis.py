@@ -150,6 +150,16 @@ def test_nodes_on_which_no_agent_could_be_started_are_the_cause_if_none_has_clai
     assert ending.cause == f"{why}, so that no agent went on"
 
 
+def test_nodes_on_which_no_agent_could_be_started_in_a_later_start_are_the_cause(run: RunBuilder) -> None:
+    run.start_script().allocate()
+    why = "srun could not start the agents on node3 (Job credential expired)"
+    status = job(JobState.FAILED, exit_code="137:0")
+    ending = missing_result(facts(run), status, f"hpc_elastic: {why}", launch_error=why)
+    assert ending is not None
+    assert (ending.state, ending.reason, ending.exit_code) == (RunState.FAILED, "node_lost", ExitCode.NODE_LOST)
+    assert ending.cause == f"{why}, so that no agent went on"
+
+
 def test_a_run_in_the_foreground_that_a_person_stops_before_an_agent_starts_is_cancelled(tmp_path: Path) -> None:
     """Ctrl-C while srun waits for another step of the allocation ends the script, and no job."""
     run = RunBuilder(tmp_path / "run").submit(foreground=True)

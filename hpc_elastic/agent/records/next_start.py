@@ -150,11 +150,12 @@ class NextStart:
         """Return why the job is not to be started again after an end for this reason; empty if it is to be.
 
         Raises:
-            RunDirectoryError: the claims cannot be read.
+            RunDirectoryError: the claims or the requests cannot be read.
         """
         if self._place.is_local:
             return "nothing starts a job of this machine again"
-        return requeue.find_refusal(self._plan.requeue, reason, used=self._chain.starts() - 1)
+        unclaimed = sum(each.kind == "requeue" and each.allocation is None for each in self._requests())
+        return requeue.find_refusal(self._plan.requeue, reason, used=self._chain.starts() - 1 + unclaimed)
 
     def note(
         self, reason: str, nodes: Sequence[str] = (), *, charged: Charged | None = None, is_claimed: bool = True
