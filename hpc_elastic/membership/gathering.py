@@ -72,6 +72,7 @@ class Gathering:
         self.has_world = succession is not None  # nodes have had their places
         self._is_waiting_for_returns = False
         self._left_behind: set[str] = set()
+        self._late: list[MissingNode] = []
         self._round = (
             losses.SuccessionRound(succession, settings.timing, roster, now) if succession is not None else None
         )
@@ -194,7 +195,15 @@ class Gathering:
             return None
         missing = MissingNode(node=join.node, cause=RendezvousCause.OTHER_VERSION, detail=other)
         self._leave_out(missing)
+        if self.has_world or join.node in self._left_behind:  # else it is told when the round is closed
+            self._left_behind.add(join.node)
+            self._late.append(missing)
         return Refused(reason=str(missing), exit_code=int(ExitCode.NODES_MISSING))
+
+    def refused_late(self, attempt: int) -> list[Action]:
+        """Return, once, the events of nodes that were refused for their versions, and that the others go on without."""
+        late, self._late = self._late, []
+        return self._notes(late, attempt)
 
     def diagnosed(self, diagnoses: Sequence[Diagnosis], attempt: int) -> list[Action]:
         """Take in what was found out about missing nodes; `attempt` is the latest one.

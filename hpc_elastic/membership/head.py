@@ -406,7 +406,7 @@ class Head:
     def tick(self, now: float) -> list[Action]:
         """Return the actions that are due at the time `now`."""
         actions = self._check_leases(now) if now >= self._members.leases.next_tick else []
-        actions += self._stop_if_due(now)
+        actions += self._stop_if_due(now) + self.gathering.refused_late(self.attempt)
         if self.phase is HeadPhase.RUNNING:
             if now >= self._barriers.next_tick():
                 actions += self._check_barriers(now)

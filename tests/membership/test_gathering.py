@@ -370,3 +370,22 @@ def test_a_node_that_is_only_slow_is_not_said_to_be_left_out_of_a_run_that_canno
     actions = diagnose(script, a_diagnosis(1, RendezvousCause.NEVER_STARTED, ended=True))
     assert the_result(actions).exit_code == ExitCode.NODES_MISSING
     assert left_out(actions) == {"node1": "never started: x"}
+
+
+def test_a_node_that_comes_late_in_another_version_is_left_out_for_that() -> None:
+    script = a_head_with_versions(3, min_nodes=2)
+    script.join(0, 1)
+    assert left_out(script.pass_time(601)) == {"node2": "has given no sign of its agent"}
+    script.claimed()
+    assert script.head.refusal(a_join_with(2, hpc_elastic="9")) is not None
+    expected = {"node2": "has another version: hpc_elastic is 9, on node0 0.1.0"}
+    assert left_out(script.head.tick(script.now)) == expected
+    assert left_out(script.head.tick(script.now)) == {}
+
+
+def test_a_node_of_another_version_that_comes_in_time_is_told_when_the_round_is_closed() -> None:
+    script = a_head_with_versions(3, min_nodes=2)
+    script.join(0)
+    assert script.head.refusal(a_join_with(2, hpc_elastic="9")) is not None
+    assert left_out(script.head.tick(script.now)) == {}
+    assert list(left_out(script.join(1))) == ["node2"]
