@@ -42,7 +42,8 @@ def submit_array_of(arguments: Namespace) -> int:
     plan = prepared.runs[0].plan
     if arguments.dry_run:
         return _show_what_would_be(prepared, arguments.array_limit)
-    check_submitted_limits(prepared.runs[0], warn=warn)
+    longest = max(prepared.runs, key=lambda run: run.plan.signals.grace_s)  # an array may vary it
+    check_submitted_limits(longest, warn=warn)
     submissions = submit_array(
         prepared.runs,
         make_scheduler(plan.scheduler),

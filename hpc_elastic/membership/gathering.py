@@ -72,6 +72,7 @@ class Gathering:
         self.has_world = succession is not None  # nodes have had their places
         self._is_waiting_for_returns = False
         self._left_behind: set[str] = set()
+        self._late: list[MissingNode] = []
         self._round = (
             losses.SuccessionRound(succession, settings.timing, roster, now) if succession is not None else None
         )
@@ -194,14 +195,22 @@ class Gathering:
             return None
         missing = MissingNode(node=join.node, cause=RendezvousCause.OTHER_VERSION, detail=other)
         self._leave_out(missing)
+        if self.has_world or join.node in self._left_behind:  # else it is told when the round is closed
+            self._left_behind.add(join.node)
+            self._late.append(missing)
         return Refused(reason=str(missing), exit_code=int(ExitCode.NODES_MISSING))
+
+    def refused_late(self, attempt: int) -> list[Action]:
+        """Return, once, the events of nodes that were refused for their versions, and that the others go on without."""
+        late, self._late = self._late, []
+        return self._notes(late, attempt)
 
     def diagnosed(self, diagnoses: Sequence[Diagnosis], attempt: int) -> list[Action]:
         """Take in what was found out about missing nodes; `attempt` is the latest one.
 
         Returns:
-            A log line for each piece of news, and an event for each node that the round goes on without. That an agent
-            has not started yet is no news: it may be slow.
+            A log line for each piece of news, and an event for each node that the round goes on without, and that was
+            not lost. That an agent has not started yet is no news: it may be slow.
         """
         lines: list[str] = []
         notes: list[Action] = []
@@ -220,8 +229,8 @@ class Gathering:
                 if diagnosis.ended:
                     self._at_fault.add(missing.node)
                     self._left_behind.add(missing.node)  # it is logged here
-                    what = str(missing)
-                    notes.append(left_out_note(missing.node, missing.detail, attempt))
+                    what = str(self._describe(missing.node))
+                    notes += self._notes([missing], attempt)
                 lines.append(f"{what}; the others do not wait for it")
         return [*(Log(text=line, level="warning") for line in lines), *notes]
 
@@ -236,17 +245,20 @@ class Gathering:
         """Return a log line and the event of each node that a closed round goes on without, if it is news."""
         news = [missing for missing in self.missing() if missing.node not in self._left_behind]
         logs = [Log(text=f"{missing}; going on without it", level="warning") for missing in news]
-        return [*logs, *self.absent(attempt)]
+        return [*logs, *self.absent(news, attempt)]
 
-    def absent(self, attempt: int) -> list[Action]:
-        """Return the event of each node that has no part in a closed round, if there was none before.
-
-        A node that is here and unhealthy has an event of its own.
-        """
-        news = [missing for missing in self.missing() if missing.node not in self._left_behind]
+    def absent(self, nodes: Sequence[MissingNode], attempt: int) -> list[Action]:
+        """Return the event of each of these nodes, which have no part in a closed round, if there was none before."""
+        news = [missing for missing in nodes if missing.node not in self._left_behind]
         self._left_behind.update(missing.node for missing in news)
-        absent = (missing for missing in news if missing.node not in self._roster.unhealthy)
-        return [left_out_note(missing.node, missing.detail, attempt) for missing in absent]
+        return self._notes(news, attempt)
+
+    def _notes(self, missing: Sequence[MissingNode], attempt: int) -> list[Action]:
+        """Return the events of nodes that are left out; one that was lost, or is unhealthy, has an event of its own."""
+        news = (
+            each for each in missing if each.node not in self._roster.unhealthy and not self._lost.is_lost(each.node)
+        )
+        return [left_out_note(each.node, each.detail, attempt) for each in news]
 
     def too_few(self, now: float) -> RendezvousTimeoutError | None:
         """Return the error of a closed round with too few nodes, None if there are enough."""
@@ -293,8 +305,10 @@ class Gathering:
     def _describe(self, node: str) -> MissingNode:
         if (found := self._roster.unhealthy.get(node)) is not None:
             return MissingNode(node=node, cause=RendezvousCause.UNHEALTHY, detail=f"is unhealthy: {found}")
-        nothing = "has given no sign of its agent"
-        return self._known.get(node) or MissingNode(node=node, cause=RendezvousCause.NEVER_STARTED, detail=nothing)
+        known, never = self._known.get(node), RendezvousCause.NEVER_STARTED
+        if self._lost.is_lost(node) and (known is None or known.cause is never):
+            return MissingNode(node=node, cause=never, detail="was lost and has not come back")
+        return known or MissingNode(node=node, cause=never, detail="has given no sign of its agent")
 
 
 def timeout_announcement(error: RendezvousTimeoutError, attempt: int) -> list[Action]:

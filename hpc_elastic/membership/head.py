@@ -406,7 +406,7 @@ class Head:
     def tick(self, now: float) -> list[Action]:
         """Return the actions that are due at the time `now`."""
         actions = self._check_leases(now) if now >= self._members.leases.next_tick else []
-        actions += self._stop_if_due(now)
+        actions += self._stop_if_due(now) + self.gathering.refused_late(self.attempt)
         if self.phase is HeadPhase.RUNNING:
             if now >= self._barriers.next_tick():
                 actions += self._check_barriers(now)
@@ -450,7 +450,7 @@ class Head:
         if self.gathering.succession is not None and (ended := self._succeed(self.gathering.succession, now)):
             return ended
         if not keeps_places and (too_few := self.gathering.too_few(now)) is not None:
-            said = [*timeout_announcement(too_few, self.attempt), *self.gathering.absent(self.attempt)]
+            said = [*timeout_announcement(too_few, self.attempt), *self.gathering.absent(too_few.missing, self.attempt)]
             return said + self._observe(Seen(trigger=Trigger.NODES_MISSING, detail=too_few.message), now)
         if ended := self._settle_losses(now) or self._settle_silent_ends(now):
             return ended

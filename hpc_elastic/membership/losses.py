@@ -59,6 +59,10 @@ class Losses:
         """Return the nodes that are lost and have not returned."""
         return tuple(sorted(self._lost))
 
+    def is_lost(self, node: str) -> bool:
+        """Return whether a node is lost and has not returned."""
+        return node in self._lost
+
     @property
     def counted(self) -> tuple[str, ...]:
         """Return the nodes of the latest world that count as lost, also those that have returned since."""

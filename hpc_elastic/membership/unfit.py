@@ -24,7 +24,7 @@ class UnfitNodes:
     def __init__(self, roster: Roster) -> None:
         self._roster = roster
         self._problems: dict[str, str] = {}
-        self._left_out: dict[str, str] = {}  # of nodes that the run could do without when they said so
+        self._left_out: dict[str, Join] = {}  # of nodes that the run could do without when they said so
         self.found: tuple[str, ...] = ()  # when they had settled
         self._until = NEVER
 
@@ -46,13 +46,13 @@ class UnfitNodes:
 
     def left_out(self, join: Join) -> None:
         """Note a node that the run goes on without, to be named beside the others if it cannot begin after all."""
-        self._left_out[join.node] = join.problem or ""
+        self._left_out[join.node] = join
 
     def settled(self, now: float) -> Seen | None:
         """Return what was seen when every node has joined, or the others have had their time; None before."""
         if not self._problems or (now < self._until and not self._roster.is_complete):
             return None
-        problems = self._left_out | self._problems
+        problems = {node: join.problem or "" for node, join in self._left_out.items()} | self._problems
         self.found = nodes = tuple(node for node in self._roster.expected if node in problems)
         by_problem: dict[str, list[str]] = {}
         for node in nodes:
@@ -68,6 +68,8 @@ class UnfitNodes:
 
         Its script, say: the others need another one.
         """
-        here = Counter(member.role for member in self._roster)
-        unfit = Counter(member.role for member in self._roster if member.node in self.found)
+        roles = {node: join.role for node, join in self._left_out.items()}
+        roles |= {member.node: member.role for member in self._roster}
+        here = Counter(roles.values())
+        unfit = Counter(role for node, role in roles.items() if node in self.found)
         return any(2 * number > here[role] for role, number in unfit.items())

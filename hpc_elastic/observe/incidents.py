@@ -4,18 +4,23 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
+import re
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
 from hpc_elastic.errors import RunDirectoryError
 from hpc_elastic.failures.blame import LEFT_OUT, UNHEALTHY, BlamedNode, Incident
+from hpc_elastic.observe.explain_facts import unix_seconds
 from hpc_elastic.observe.facts import root_cause_of
 from hpc_elastic.observe.narrate import unix_time
 from hpc_elastic.observe.tail import Tail
 from hpc_elastic.rundir import store
 from hpc_elastic.rundir.layout import RunLayout
 
-_CLASSES = {"node.unhealthy": UNHEALTHY, "node.left_out": LEFT_OUT}  # by the name of a head's event
+_UNHEALTHY, _LEFT_OUT = "node.unhealthy", "node.left_out"  # events of heads
+_CLASSES = {_UNHEALTHY: UNHEALTHY, _LEFT_OUT: LEFT_OUT}
+_NODES = re.compile(r'"node": ?"([^"]*)"')
+_JOINED = ("node.joined", "node.returned", "node.parked")
 
 
 def read_incidents(layout: RunLayout, run: str) -> Iterator[Incident]:
@@ -26,17 +31,19 @@ def read_incidents(layout: RunLayout, run: str) -> Iterator[Incident]:
         run: the run's id.
     """
     heads: dict[str, None] = {}
+    steps: dict[int, Collection[str]] = {}
     for number in _numbers(layout.allocations):
-        heads[str(_read(layout.allocation(number)).get("node") or "")] = None
+        claim = _read(layout.allocation(number))
+        heads[str(claim.get("node") or "")] = None
+        steps[number] = _names(claim.get("nodes"))
     for number in _numbers(layout.attempts):
         claim = _read(layout.claim(number))
         heads[str(claim.get("head") or "")] = None
         if number > 1:  # the first one has no attempt before it
             yield from _of_record(claim, run)
     yield from _of_record(_read(layout.result), run)
-    for head in heads:
-        if head:
-            yield from _of_events(layout.events(head), run)
+    events = _read_events([layout.events(head) for head in heads if head])
+    yield from _of_events(events, steps, run)
 
 
 def _numbers(directory: str) -> list[int]:
@@ -57,31 +64,72 @@ def _of_record(record: Mapping[str, Any], run: str) -> Iterator[Incident]:
         yield from _incidents(cause, record, run)
 
 
-def _of_events(path: str, run: str) -> Iterator[Incident]:
-    """Yield one incident for each node that a head found unhealthy or left out, of each start of the job."""
-    seen: set[tuple[str, str, object]] = set()
+class _Event(NamedTuple):
+    """A head's event about a node."""
+
+    name: str
+    allocation: int
+    attempt: int
+    node: str
+    reason: str
+    time: float
+
+
+def _read_events(paths: Iterable[str]) -> Sequence[_Event]:
+    """Return what heads noted of the nodes that they found unhealthy or left out, if any: these events, and joins."""
     lines: list[str] = []
-    with contextlib.suppress(OSError, RunDirectoryError):
-        lines = Tail(path).read_lines()
-    for line in lines:
-        if not any(name in line for name in _CLASSES):
-            continue
-        with contextlib.suppress(ValueError, KeyError, TypeError):  # a torn line, or one of another version
-            event = json.loads(line)
-            failure_class = _CLASSES[event["name"]]
-            node, reason = str(event["metadata"]["node"]), str(event["metadata"]["reason"])
-            key = node, failure_class, event["allocation"]
-            if key in seen:
-                continue
-            seen.add(key)
-            yield Incident(
-                node=node,
-                run=run,
-                attempt=int(event["attempt"]),
-                failure_class=failure_class,
-                line=f"unhealthy: {reason}" if failure_class == UNHEALTHY else reason,
-                time=event["time_ns"] / 1e9,
-            )
+    for path in paths:
+        with contextlib.suppress(OSError, ValueError, RunDirectoryError):
+            lines += Tail(path).read_lines()
+    found = [event for line in lines if _UNHEALTHY in line or _LEFT_OUT in line if (event := _parse(line)) is not None]
+    nodes = {event.node for event in found if event.name == _LEFT_OUT}
+    if nodes:  # which are few: most of the thousands of joins need no parsing
+        joins = (line for line in lines if any(name in line for name in _JOINED))
+        about = (line for line in joins if not nodes.isdisjoint(_NODES.findall(line)))
+        found += [event for line in about if (event := _parse(line)) is not None]
+    return found
+
+
+def _parse(line: str) -> _Event | None:
+    # A torn line, or one of another version.
+    with contextlib.suppress(ValueError, KeyError, TypeError, OverflowError, RecursionError):
+        event = json.loads(line)
+        name, about = event["name"], event["metadata"]
+        if name not in (*_CLASSES, *_JOINED):
+            return None
+        reason = str(about["reason"]) if name in _CLASSES else ""
+        time = unix_seconds(event["time_ns"] / 1e9)
+        return _Event(name, int(event["allocation"]), int(event["attempt"]), str(about["node"]), reason, time)
+    return None
+
+
+def _of_events(events: Sequence[_Event], steps: Mapping[int, Collection[str]], run: str) -> Iterator[Incident]:
+    """Yield one incident for each node that heads found unhealthy or left out, of each start of the job.
+
+    A node that was left out and has come after all was only late.
+    """
+    came = {(event.allocation, event.node) for event in events if event.name in _JOINED}
+    found: dict[tuple[str, str, int], _Event] = {}
+    for event in events:
+        if event.name in _CLASSES and not (event.name == _LEFT_OUT and (event.allocation, event.node) in came):
+            key = event.node, event.name, event.allocation
+            if key not in found or event.time > found[key].time:  # the latest reason is the best one
+                found[key] = event
+    left_out: dict[int, set[str]] = {}
+    for node, name, allocation in found:
+        if name == _LEFT_OUT:
+            left_out.setdefault(allocation, set()).add(node)
+    for event in found.values():
+        step, out = steps.get(event.allocation, ()), left_out.get(event.allocation, set())
+        yield Incident(
+            node=event.node,
+            run=run,
+            attempt=event.attempt,
+            failure_class=_CLASSES[event.name],
+            line=f"unhealthy: {event.reason}" if event.name == _UNHEALTHY else event.reason,
+            time=event.time,
+            is_of_most=event.name == _LEFT_OUT and len(out) > len(set(step) - out),
+        )
 
 
 def _incidents(cause: Mapping[str, Any], record: Mapping[str, Any], run: str) -> Iterator[Incident]:
@@ -90,7 +138,7 @@ def _incidents(cause: Mapping[str, Any], record: Mapping[str, Any], run: str) ->
     Its time is that of the failure, or that of the record where no worker failed.
     """
     many, one = cause.get("nodes"), cause.get("node")
-    nodes = [node for node in many if isinstance(node, str) and node] if isinstance(many, list) else []
+    nodes = _names(many)
     if not nodes and isinstance(one, str) and one:
         nodes = [one]
     moment, attempt = cause.get("timestamp"), cause.get("attempt")
@@ -103,8 +151,12 @@ def _incidents(cause: Mapping[str, Any], record: Mapping[str, Any], run: str) ->
             attempt=attempt if isinstance(attempt, int) else 0,
             failure_class=str(cause.get("class", "")),
             line=str(cause["line"]),
-            time=float(moment or 0.0),
+            time=unix_seconds(moment),
         )
+
+
+def _names(value: object) -> list[str]:
+    return [node for node in value if isinstance(node, str) and node] if isinstance(value, list) else []
 
 
 def blamed_to_json(blamed: Iterable[BlamedNode]) -> list[dict[str, Any]]:

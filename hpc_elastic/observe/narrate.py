@@ -143,12 +143,14 @@ def describe_set_aside(set_aside: Mapping[str, str]) -> str:
 
 
 def describe_left_out(left_out: Mapping[str, str]) -> str:
-    """Return `node2, node3: cannot take part: /home is not mounted`, by reason; of many reasons only the first."""
+    """Return `node2, node3: cannot take part: no /data`, by reason; of many only the first, and how many nodes more."""
     by_reason: dict[str, list[str]] = {}
     for node, why in left_out.items():
         by_reason.setdefault(why, []).append(node)
-    told = [f"{name_some(nodes)}: {why}" if why else name_some(nodes) for why, nodes in by_reason.items()]
-    return "; ".join([*told[:_REASONS_SHOWN], "..."] if len(told) > _REASONS_SHOWN else told)
+    shown = list(by_reason.items())[:_REASONS_SHOWN]
+    told = [f"{name_some(nodes)}: {why}" if why else name_some(nodes) for why, nodes in shown]
+    more = len(left_out) - sum(len(nodes) for _, nodes in shown)
+    return "; ".join([*told, f"and {more} more"] if more else told)
 
 
 def of_limit(number: int, limit: int | None) -> str:

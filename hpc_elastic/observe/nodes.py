@@ -3,9 +3,10 @@
 Theory of operation. A head notes in its own events who joins and who is lost, with the attempt that is the
 latest one then. The head of an attempt may be cut off and note that everybody is lost, while another node
 claims the next attempt; so the notes of one attempt are read in this order: the attempt's claim,
-the notes of the head that claimed it, the notes of other heads, which gather for the next attempt. Times are not
-compared: they are of different machines. A head that is lost notes nothing, but the next world is without it. Nor does
-it note whom it takes along: a spare that was with it and has not come to the next head is lost as well, until it does.
+the notes of the head that claimed it, the notes of other heads, which gather for the next attempt, in the order of
+their allocations. Times are not compared: they are of different machines. A head that is lost notes nothing, but the
+next world is without it. Nor does it note whom it takes along: a spare that was with it and has not come to the next
+head is lost as well, until it does.
 """
 
 from __future__ import annotations
@@ -137,8 +138,9 @@ def find_nodes_beside(worlds: Sequence[AttemptNodes], notes: Iterable[NodeNote],
             lost |= _left_out(before, world, joined) - aside.keys() - unhealthy.keys()
             lost |= joined.keys() & _stayed_behind(before, world, notes) - aside.keys() - unhealthy.keys()
             lost.difference_update(world.nodes)
+            absent = {node: why for node, why in absent.items() if node not in world.nodes}
         claimed_by = claims[attempt].head if attempt in claims else None
-        for note in sorted(by_attempt.get(attempt, ()), key=lambda note: note.head != claimed_by):
+        for note in sorted(by_attempt.get(attempt, ()), key=lambda note: (note.head != claimed_by, note.allocation)):
             if note.name == _ASIDE:
                 aside[note.node] = note.why
             elif note.name == _UNHEALTHY:
@@ -149,6 +151,7 @@ def find_nodes_beside(worlds: Sequence[AttemptNodes], notes: Iterable[NodeNote],
                 lost.add(note.node)
             elif note.name == _LEFT_OUT:
                 absent[note.node] = note.why
+                joined.pop(note.node, None)  # that was with another head
             else:
                 lost.discard(note.node)
                 absent.pop(note.node, None)

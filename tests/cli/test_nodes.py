@@ -154,3 +154,52 @@ def test_a_node_that_one_run_alone_began_without_is_no_node_problem_yet(tmp_path
     reason = "has never started its agent: srun: Exited with exit code 2"
     run.note("node1", "node.left_out", "node2", attempt=0, reason=reason, time_ns=time.time_ns())
     assert nodes(capsys) == [("node2", "user_problem", ["digits-1.0"])]
+
+
+def test_a_node_that_came_after_all_is_not_said_to_have_been_left_out(tmp_path: Path, capsys: Capture) -> None:
+    for number in (1, 2):
+        run = a_run(tmp_path, number).allocate(nodes=("node1", "node2", "node3"))
+        reason = "has given no sign of its agent"
+        run.note("node1", "node.left_out", "node3", attempt=0, reason=reason, time_ns=time.time_ns()).open_attempt(1)
+        run.note("node2" if number == 1 else "node1", "node.joined", "node3", attempt=1)
+        run.open_attempt(2, nodes=("node2", "node3"))
+    assert nodes(capsys) == []
+
+
+def test_the_latest_reason_for_which_a_node_was_left_out_counts(tmp_path: Path, capsys: Capture) -> None:
+    run, now = a_run(tmp_path, 1).allocate(), time.time_ns()
+    run.note("node1", "node.left_out", "node2", attempt=0, reason="has given no sign of its agent", time_ns=now)
+    run.note("node1", "node.left_out", "node2", attempt=1, reason="cannot take part: no /data", time_ns=now + 10**9)
+    assert nodes(capsys) == [("node2", "user_problem", ["digits-1.1"])]
+
+
+def test_where_most_nodes_of_a_start_are_left_out_it_is_the_problem_of_none(tmp_path: Path, capsys: Capture) -> None:
+    for number in (1, 2):
+        run = a_run(tmp_path, number).allocate(nodes=("node1", "node2", "node3"))
+        reason = "cannot take part: there is no /hmoe/ada"
+        run.note("node1", "node.left_out", "node1", "node2", attempt=0, reason=reason, time_ns=time.time_ns() + number)
+    assert nodes(capsys) == [
+        ("node1", "user_problem", ["digits-2.0", "digits-1.0"]),
+        ("node2", "user_problem", ["digits-2.0", "digits-1.0"]),
+    ]
+
+
+@pytest.mark.parametrize("broken", ['"time_ns": 1e999', '"attempt": Infinity', '"x": ' + "[" * 100_000, '"node": 7'])
+def test_an_event_that_no_head_wrote_hides_no_other(tmp_path: Path, capsys: Capture, broken: str) -> None:
+    run = a_run(tmp_path, 1).allocate(nodes=("node1", "node2", "node3"))
+    run.note("node1", "node.left_out", "node2", attempt=0, reason="cannot route", time_ns=time.time_ns())
+    path = Path(run.layout.events("node1"))
+    whole = path.read_text()
+    path.write_text(whole.replace("node2", "node3").replace("{", "{" + broken + ", ", 1) + whole)
+    path.write_text(path.read_text() + whole[: len(whole) // 2])
+    assert ("node2", "user_problem", ["digits-1.0"]) in nodes(capsys)
+    assert main(["nodes"]) == 0
+
+
+def test_a_cause_with_an_impossible_time_does_not_end_the_table(tmp_path: Path, capsys: Capture) -> None:
+    run = a_run(tmp_path, 1).allocate()
+    run.open_attempt(1)
+    run.open_attempt(2, root_cause=a_cause("node7", "node_lost", ago_s=-1e300))
+    run.end(RunState.FAILED, exit_code=7, root_cause=a_cause("node8", "node_lost"))
+    assert [node for node, _, _ in nodes(capsys)] == ["node8"]
+    assert main(["nodes"]) == 0

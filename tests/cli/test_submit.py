@@ -411,17 +411,30 @@ def test_submit_needs_no_torch(workplace: Path, fake_slurm: FakeSlurm) -> None:
         assert done.returncode == 0, done.stderr
 
 
-@pytest.mark.long
-@pytest.mark.parametrize("options", [[], ["--array", "env.SEED=0..1"]])
-def test_check_warns_where_slurm_kills_before_the_grace_is_over_and_submit_if_that_was_chosen(
-    fake_slurm: FakeSlurm, capsys: Capture, options: list[str]
-) -> None:
+def give_kill_wait(fake_slurm: FakeSlurm) -> None:
+    """Have the cluster kill 30 s after a TERM."""
     scontrol = fake_slurm.programs / "scontrol"
     partition = "PartitionName=debug Default=YES GraceTime=0 OverTimeLimit=5 PreemptMode=OFF"
     scontrol.write_text(
         f'#!/bin/bash\ncase "$*" in *config*) echo "KillWait = 30 sec";; *) echo "{partition}";; esac\n'
     )
     scontrol.chmod(0o755)
+
+
+@pytest.mark.long
+def test_submit_warns_of_the_longest_grace_of_an_array_that_varies_it(fake_slurm: FakeSlurm, capsys: Capture) -> None:
+    give_kill_wait(fake_slurm)
+    assert main(["submit", "--site", "generic-slurm", "job.yaml", "--array", "signals.grace=20s,50s"]) == 0
+    warning = "signals.grace is 50 s, but Slurm kills 30 s after the TERM of scancel (KillWait)"
+    assert warning in capsys.readouterr().err
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("options", [[], ["--array", "env.SEED=0..1"]])
+def test_check_warns_where_slurm_kills_before_the_grace_is_over_and_submit_if_that_was_chosen(
+    fake_slurm: FakeSlurm, capsys: Capture, options: list[str]
+) -> None:
+    give_kill_wait(fake_slurm)
     warning = "signals.grace is 60 s, but Slurm kills 30 s after the TERM of scancel (KillWait)"
     assert main(["submit", "--site", "generic-slurm", "job.yaml", *options]) == 0
     assert warning not in capsys.readouterr().err, "nobody has chosen the grace"

@@ -10,7 +10,7 @@ import pytest
 from hpc_elastic.errors import ExitCode, MissingNode, RendezvousCause, RendezvousTimeoutError
 from hpc_elastic.membership.actions import Action, ClaimAttempt, Drop, Log, Note, WriteResult
 from hpc_elastic.membership.gathering import Diagnosis, other_version
-from hpc_elastic.membership.messages import Join, Refused
+from hpc_elastic.membership.messages import Dropped, Join, Refused
 from hpc_elastic.membership.timing import SPARES_COME_WITHIN_S
 from tests.membership.script import HeadScript, a_join, of_kind, the_claim, the_result
 
@@ -212,6 +212,16 @@ def test_what_most_nodes_of_a_role_lack_is_not_their_own_fault(evaluators: tuple
     assert script.head.at_fault.are_why_too_few == is_fault
 
 
+def test_what_most_nodes_of_a_role_lack_is_not_their_own_fault_either_if_some_were_left_out_before() -> None:
+    roles = dict.fromkeys(range(4, 8), "evaluator")
+    script = HeadScript(8, min_nodes=4, roles=roles, role_nodes={"default": 2, "evaluator": 2})
+    script.join(0, 1, 2, 3, 7)
+    for node in (4, 5, 6):
+        actions = script.join(node, problem="eval.py is not a file on this node")
+    assert the_result(actions).cause == "node4, node5, node6: eval.py is not a file on this node"
+    assert not script.head.at_fault.are_why_too_few
+
+
 @pytest.mark.parametrize("last", ["gave up", "problem"])
 def test_a_node_that_was_sent_away_is_at_fault_if_the_others_turn_out_to_be_too_few(last: str) -> None:
     """The order in which nodes turn out to be of no use must not decide whether the next start gets one of them."""
@@ -328,3 +338,54 @@ def test_a_head_that_stood_still_claims_nothing_with_nodes_that_it_loses_as_it_w
     actions = script.head.tick(script.now)
     assert sorted(action.node for action in of_kind(actions, Drop)) == ["node1", "node2"]
     assert not of_kind(actions, ClaimAttempt)
+
+
+def test_a_lost_node_that_said_goodbye_and_does_not_return_is_not_said_to_be_left_out() -> None:
+    script = HeadScript(3, min_nodes=2)
+    script.run()
+    script.say(2, Dropped(reason="it is silent"))
+    script.beating.discard(2)
+    actions = script.stopped(0) + script.stopped(1) + script.pass_time(20)
+    assert the_claim(actions).claim.members == ("node0", "node1")
+    assert left_out(actions) == {}
+    assert "node2 was lost and has not come back; going on without it" in texts(actions)
+
+
+def test_a_lost_node_whose_agent_ends_then_is_not_said_to_be_left_out() -> None:
+    script = HeadScript(3, min_nodes=2)
+    script.run()
+    script.say(2, Dropped(reason="it is silent"))
+    script.beating.discard(2)
+    script.stopped(0)
+    script.stopped(1)
+    actions = diagnose(script, a_diagnosis(2, RendezvousCause.NEVER_STARTED, ended=True))
+    assert the_claim(actions).claim.members == ("node0", "node1")
+    assert left_out(actions) == {}
+    assert "node2 was lost and has not come back; the others do not wait for it" in texts(actions)
+
+
+def test_a_node_that_is_only_slow_is_not_said_to_be_left_out_of_a_run_that_cannot_begin() -> None:
+    script = HeadScript(3)
+    script.join(0)
+    actions = diagnose(script, a_diagnosis(1, RendezvousCause.NEVER_STARTED, ended=True))
+    assert the_result(actions).exit_code == ExitCode.NODES_MISSING
+    assert left_out(actions) == {"node1": "never started: x"}
+
+
+def test_a_node_that_comes_late_in_another_version_is_left_out_for_that() -> None:
+    script = a_head_with_versions(3, min_nodes=2)
+    script.join(0, 1)
+    assert left_out(script.pass_time(601)) == {"node2": "has given no sign of its agent"}
+    script.claimed()
+    assert script.head.refusal(a_join_with(2, hpc_elastic="9")) is not None
+    expected = {"node2": "has another version: hpc_elastic is 9, on node0 0.1.0"}
+    assert left_out(script.head.tick(script.now)) == expected
+    assert left_out(script.head.tick(script.now)) == {}
+
+
+def test_a_node_of_another_version_that_comes_in_time_is_told_when_the_round_is_closed() -> None:
+    script = a_head_with_versions(3, min_nodes=2)
+    script.join(0)
+    assert script.head.refusal(a_join_with(2, hpc_elastic="9")) is not None
+    assert left_out(script.head.tick(script.now)) == {}
+    assert list(left_out(script.join(1))) == ["node2"]

@@ -200,3 +200,23 @@ def test_what_is_no_note_of_a_node_is_passed_over(line: str, tmp_path: Path) -> 
     Path(layout.events("a")).parent.mkdir(parents=True)
     Path(layout.events("a")).write_text(line + "\n")
     assert NodeNotes(layout).read(["a"]) == []
+
+
+def left_out(allocation: int, head: str, nodes: str) -> list[NodeNote]:
+    return [NodeNote(allocation, 0, head, node, "node.left_out", "has given no sign of its agent") for node in nodes]
+
+
+def test_a_node_that_is_at_work_is_not_left_out_though_a_head_that_was_cut_off_says_so() -> None:
+    notes = [
+        *joined(0, "a", "a"),
+        *left_out(1, "a", "bcd"),
+        *(NodeNote(2, 0, "b", node, "node.joined") for node in "b"),
+    ]
+    beside = find_nodes_beside([claim(1, "bc")], notes, ORDER)
+    assert dict(beside.left_out) == {"d": "has given no sign of its agent"}
+
+
+def test_a_first_head_that_has_not_come_to_the_next_one_is_left_out_and_no_spare() -> None:
+    notes = [*left_out(2, "b", "d"), *(NodeNote(2, 0, "b", node, "node.joined") for node in "bc"), *joined(0, "d", "d")]
+    beside = find_nodes_beside([claim(1, "bc")], notes, ORDER)
+    assert (beside.spares, list(beside.left_out)) == ((), ["d"])

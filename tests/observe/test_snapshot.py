@@ -12,6 +12,7 @@ from hpc_elastic.errors import SchedulerError
 from hpc_elastic.failures.pace import NO_PACE
 from hpc_elastic.observe.diagnosis import missing_result
 from hpc_elastic.observe.facts import FactReader, agent_complaint
+from hpc_elastic.observe.narrate import describe_left_out
 from hpc_elastic.observe.present import status_rows
 from hpc_elastic.observe.snapshot import make_snapshot, snapshot_to_json, take_snapshot
 from hpc_elastic.observe.watch_view import watch_rows
@@ -196,6 +197,13 @@ def test_status_names_the_nodes_that_the_others_began_without_also_when_the_run_
     snapshot = take_snapshot(run.layout, None)
     assert dict(status_rows(snapshot))["left out"] == told
     assert snapshot_to_json(snapshot)["left_out"] == dict.fromkeys(("node2", "node3"), "cannot take part: no /data")
+
+
+def test_of_many_nodes_that_were_left_out_for_reasons_of_their_own_the_number_is_told() -> None:
+    reasons = {f"node{number}": f"has never started its agent: agents/node{number}.out is empty" for number in range(9)}
+    told = describe_left_out({**reasons, "node9": reasons["node0"]})
+    assert told.startswith("node0, node9: has never started its agent: agents/node0.out is empty; node1: ")
+    assert told.endswith("; node2: has never started its agent: agents/node2.out is empty; and 6 more")
 
 
 def test_status_names_an_unhealthy_node_also_when_the_run_is_over(tmp_path: Path) -> None:

@@ -15,8 +15,11 @@ _GAVE_UP = re.compile(r"srun: error: (Task launch for .* failed on node .*|Appli
 # From one of these on the ends of tasks are what srun, or who cancels, makes of all of them.
 _ABORTS = re.compile(
     rf"{_GAVE_UP.pattern}|srun: Job step aborted: .*|srun: forcing job termination"
-    r"|.*\berror: \*\*\* (?:STEP|JOB) \S+ ON \S+ CANCELLED AT .*"
+    r"|srun: (?:\S+ _step_signal: )?Terminating .*"
+    r"|.*\berror: \*\*\* (?:STEP|JOB) \S+ ON \S+ (?:CANCELLED AT|FAILED) .*"
 )
+# All have been killed (`scancel --signal=KILL` of the step); srun tells of the tasks before (22.05, 24.11 and 26.05).
+_FORCED = re.compile(r"srun: Force Terminated .*")
 _REFUSED = re.compile(r"srun: error: Task launch for \S+ failed on node (\S+): (.*)")
 # A task that slurmd has taken and could not start, and tasks that have ended. There is one a node.
 _NOT_STARTED = re.compile(r"srun: error: task ([0-9]{1,7}) (launch failed: .*)")
@@ -74,8 +77,8 @@ def find_ended_agents(lines: Sequence[str], nodes: Sequence[str], *, start: int)
     """Return the nodes whose agents have ended, or could not be started, in one start of the job, and how.
 
     Those of other nodes go on. An agent that has exited with 0 is not among them, nor one that has been ended with all
-    others, because srun could not start the one of another node, say. The words are srun's. Where the lines do not
-    show that this start has launched its agents, nothing is known.
+    others, because srun could not start the one of another node, say: where all have ended, none is named. The words
+    are srun's. Where the lines do not show that this start has launched its agents, nothing is known.
 
     Args:
         lines: of the script's output.
@@ -83,7 +86,10 @@ def find_ended_agents(lines: Sequence[str], nodes: Sequence[str], *, start: int)
         start: how often the scheduler has started the job before (SLURM_RESTART_COUNT).
     """
     found: dict[str, str] = {}
-    for line in takewhile(lambda line: not _ABORTS.fullmatch(line), _since_launch(lines, start)):
+    own = _since_launch(lines, start)
+    if any(map(_FORCED.fullmatch, own)):
+        return {}
+    for line in takewhile(lambda line: not _ABORTS.fullmatch(line), own):
         if match := _NOT_STARTED.fullmatch(line):
             for node in nodes[int(match[1]) : int(match[1]) + 1]:
                 found.setdefault(node, printable_line(match[2]))
@@ -91,7 +97,7 @@ def find_ended_agents(lines: Sequence[str], nodes: Sequence[str], *, start: int)
             with contextlib.suppress(HostlistError):
                 for node in expand_hostlist(match[1]):
                     found.setdefault(node, printable_line(match[2]))
-    return found
+    return {} if found.keys() >= set(nodes) else found
 
 
 def tells_of_scancel(lines: Sequence[str]) -> bool:

@@ -135,7 +135,7 @@ def test_what_srun_has_said_in_an_earlier_start_of_the_job_ends_no_agent(tmp_pat
 
 def test_srun_may_say_more_than_a_few_lines_about_agents(tmp_path: Path) -> None:
     others = "".join(
-        f"srun: error: task {number} launch failed: Slurmd could not connect IO\n" for number in range(5000)
+        f"srun: error: task {number} launch failed: Slurmd could not connect IO\n" for number in range(2, 5002)
     )
     said = f"{LAUNCHED}srun: error: node1: task 1: Killed\n{others}"
     Path(RunLayout(tmp_path).script_output("42")).write_text(said)

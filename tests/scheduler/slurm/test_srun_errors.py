@@ -78,8 +78,15 @@ CANCELLED = (
     "slurmstepd-node1: error: *** STEP 1.0 ON node1 CANCELLED AT 2026-11-27T19:51:13 ***",
     "srun: Job step aborted: Waiting up to 7 seconds for job step to finish.",
 )
+FORCED = (  # by `scancel --signal=KILL 3.0`: 22.05.8, 24.11.5 and 26.05.5
+    "srun: error: node1: task 0: Killed",
+    "srun: error: node2: task 1: Killed",
+    "srun: Force Terminated StepId=3.0",
+)
+FAILED = "slurmstepd-node1: error: *** STEP 3.0 ON node1 FAILED (non-zero exit code or other failure mode) ***"
 ALL_KILLED = tuple(f"srun: error: node{number + 1}: task {number}: Killed" for number in (3, 1, 0))
 NO_PROGRAM = "srun: error: node[2,4]: tasks 1,3: Exited with exit code 2"
+NO_PROGRAM_THERE = dict.fromkeys(("node2", "node4"), "Exited with exit code 2")
 
 
 @pytest.mark.parametrize(
@@ -100,6 +107,21 @@ NO_PROGRAM = "srun: error: node[2,4]: tasks 1,3: Exited with exit code 2"
         ((BEGINS, LAUNCHES, NO_IO, *GAVE_UP, *ALL_KILLED), {"node3": "launch failed: Slurmd could not connect IO"}),
         ((BEGINS, LAUNCHES, *CANCELLED, *ALL_KILLED), {}),
         ((BEGINS, LAUNCHES, *CANCELLED[::-1], *ALL_KILLED), {}),
+        ((BEGINS, LAUNCHES, *FORCED), {}),
+        (
+            (
+                BEGINS,
+                LAUNCHES,
+                *(f"srun: error: node{number}: task {number - 1}: Interrupt" for number in (2, 1, 4, 3)),
+            ),
+            {},
+        ),
+        ((BEGINS, LAUNCHES, FAILED, *ALL_KILLED), {}),
+        ((BEGINS, LAUNCHES, NO_PROGRAM, "srun: Terminating StepId=3.0", *ALL_KILLED), NO_PROGRAM_THERE),
+        (
+            (BEGINS, LAUNCHES, NO_PROGRAM, "srun: launch/slurm: _step_signal: Terminating StepId=3.0", *ALL_KILLED),
+            NO_PROGRAM_THERE,
+        ),
         ((), {}),
     ],
     ids=[
@@ -118,6 +140,11 @@ NO_PROGRAM = "srun: error: node[2,4]: tasks 1,3: Exited with exit code 2"
         "srun gives up for another node than the first",
         "cancelled",
         "cancelled, as srun tells first",
+        "killed with a signal to the step, which srun tells last",
+        "all end",
+        "the step has failed",
+        "ended for those of two nodes",
+        "ended for those of two nodes, in the words of 22.05",
         "no output",
     ],
 )
