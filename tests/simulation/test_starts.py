@@ -85,6 +85,7 @@ def test_the_losses_of_an_old_head_are_of_the_agents_that_it_had(seed: int) -> N
         pytest.param(910712, id="each of two nodes is head, as the first one stood still when both were gathered"),
         pytest.param(10005049, id="a head steps down just as one that had joined it gives it up"),
         pytest.param(10000537, id="the first node finds the run over and waits to tell one that was killed"),
+        pytest.param(12040006, id="a head of an earlier claim of the start takes over from that of a later one"),
         pytest.param(12006368, id="an agent loses two heads and its own lead while its questions are under way"),
         pytest.param(10120529, id="a new start comes when the old one's result is on its way"),
         pytest.param(10124161, id="two nodes of a start claim an allocation, and a third one goes on"),

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from hpc_elastic.membership.actions import Action, ClaimAttempt, Note, SendToMember, WriteResult
 from hpc_elastic.membership.messages import Failed, Join, Message, Started, Welcome
 from hpc_elastic.rundir.records import AttemptClaim, RunResultRecord, World
-from tests.simulation.rules.invariants import BrokenRuleError, require
+from tests.simulation.rules.invariants import BrokenRuleError, require, start_of
 from tests.simulation.rules.late_words import are_enough
 
 if TYPE_CHECKING:
@@ -188,7 +188,9 @@ class Noted:
         is_succession = before is not None and before.head != claim.head and not told.has_claimed
         if before is not None and is_succession and before.allocation == claim.allocation:
             told.lost |= {node.node for node in before.nodes} - told.here
-        is_first = not told.has_claimed and (before is None or before.allocation != claim.allocation)
+        claimed = self._run.disk.claims.get(claim.predecessor or 0)
+        is_first = claimed is None or start_of(self._run.disk, claimed) != start_of(self._run.disk, claim)
+        is_first = is_first and not told.has_claimed
         absent = {agent.name for agent in self._run.agents} - told.here - told.lost - told.left_out
         require(not (is_first and absent), f"{claim.head} claims attempt {claim.attempt}, and says nothing of {absent}")
         told.has_claimed = True
