@@ -194,8 +194,9 @@ class Gathering:
         if other is None:
             return None
         missing = MissingNode(node=join.node, cause=RendezvousCause.OTHER_VERSION, detail=other)
+        is_news = self._known.get(join.node) != missing  # its agent may ask again
         self._leave_out(missing)
-        if self.has_world or join.node in self._left_behind:  # else it is told when the round is closed
+        if is_news and (self.has_world or join.node in self._left_behind):  # else it is told when the round is closed
             self._left_behind.add(join.node)
             self._late.append(missing)
         return Refused(reason=str(missing), exit_code=int(ExitCode.NODES_MISSING))

@@ -380,6 +380,7 @@ def test_a_node_that_comes_late_in_another_version_is_left_out_for_that() -> Non
     assert script.head.refusal(a_join_with(2, hpc_elastic="9")) is not None
     expected = {"node2": "has another version: hpc_elastic is 9, on node0 0.1.0"}
     assert left_out(script.head.tick(script.now)) == expected
+    assert script.head.refusal(a_join_with(2, hpc_elastic="9")) is not None, "its agent asks again"
     assert left_out(script.head.tick(script.now)) == {}
 
 

@@ -33,7 +33,7 @@ class _Told:
         self.lost: set[str] = set()
         self.unhealthy: set[str] = set()
         self.aside: set[str] = set()
-        self.left_out: set[str] = set()
+        self.left_out: dict[str, str] = {}  # and why: one that comes after all may have another reason
         self.opened: set[int] = set()
         self.has_claimed = False
         self.endings = 0
@@ -93,7 +93,7 @@ class Noted:
         if action.name == "node.joined":
             require(node not in told.here, f"{what}, which is there")
             told.here.add(node)
-            told.left_out.discard(node)
+            told.left_out.pop(node, None)
             told.joins[node] += 1
             told.endings = 0  # a run that was to end for lack of nodes may go on
         elif action.name == "node.lost":
@@ -115,9 +115,11 @@ class Noted:
             require(node not in told.aside, f"{what} again")
             told.aside.add(node)
         elif action.name == "node.left_out":
-            require(bool(action.metadata.get("reason")), f"{what}, and not why")
-            require(node not in told.here | told.left_out, f"{what}, which is there, or again")
-            told.left_out.add(node)
+            why = str(action.metadata.get("reason") or "")
+            require(bool(why), f"{what}, and not why")
+            require(node not in told.here, f"{what}, which is there")
+            require(told.left_out.get(node) != why, f"{what} again: {why}")
+            told.left_out[node] = why
         elif action.name == "node.clock_differs":
             offset_s = float(action.metadata["offset_s"])
             is_so = self._differs(told, node) and abs(offset_s - told.clocks[node]) < 0.1
@@ -191,7 +193,7 @@ class Noted:
         claimed = self._run.disk.claims.get(claim.predecessor or 0)
         is_first = claimed is None or start_of(self._run.disk, claimed) != start_of(self._run.disk, claim)
         is_first = is_first and not told.has_claimed
-        absent = {agent.name for agent in self._run.agents} - told.here - told.lost - told.left_out
+        absent = {agent.name for agent in self._run.agents} - told.here - told.lost - told.left_out.keys()
         require(not (is_first and absent), f"{claim.head} claims attempt {claim.attempt}, and says nothing of {absent}")
         told.has_claimed = True
 
