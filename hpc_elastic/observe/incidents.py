@@ -13,14 +13,13 @@ from hpc_elastic.failures.blame import LEFT_OUT, UNHEALTHY, BlamedNode, Incident
 from hpc_elastic.observe.explain_facts import unix_seconds
 from hpc_elastic.observe.facts import root_cause_of
 from hpc_elastic.observe.narrate import unix_time
+from hpc_elastic.observe.nodes import JOINED, NODE_LEFT_OUT, NODE_UNHEALTHY
 from hpc_elastic.observe.tail import Tail
 from hpc_elastic.rundir import store
 from hpc_elastic.rundir.layout import RunLayout
 
-_UNHEALTHY, _LEFT_OUT = "node.unhealthy", "node.left_out"  # events of heads
-_CLASSES = {_UNHEALTHY: UNHEALTHY, _LEFT_OUT: LEFT_OUT}
+_CLASSES = {NODE_UNHEALTHY: UNHEALTHY, NODE_LEFT_OUT: LEFT_OUT}
 _NODES = re.compile(r'"node": ?"([^"]*)"')
-_JOINED = ("node.joined", "node.returned", "node.parked")
 
 
 def read_incidents(layout: RunLayout, run: str) -> Iterator[Incident]:
@@ -81,10 +80,15 @@ def _read_events(paths: Iterable[str]) -> Sequence[_Event]:
     for path in paths:
         with contextlib.suppress(OSError, ValueError, RunDirectoryError):
             lines += Tail(path).read_lines()
-    found = [event for line in lines if _UNHEALTHY in line or _LEFT_OUT in line if (event := _parse(line)) is not None]
-    nodes = {event.node for event in found if event.name == _LEFT_OUT}
+    found = [
+        event
+        for line in lines
+        if NODE_UNHEALTHY in line or NODE_LEFT_OUT in line
+        if (event := _parse(line)) is not None
+    ]
+    nodes = {event.node for event in found if event.name == NODE_LEFT_OUT}
     if nodes:  # which are few: most of the thousands of joins need no parsing
-        joins = (line for line in lines if any(name in line for name in _JOINED))
+        joins = (line for line in lines if any(name in line for name in JOINED))
         about = (line for line in joins if not nodes.isdisjoint(_NODES.findall(line)))
         found += [event for line in about if (event := _parse(line)) is not None]
     return found
@@ -95,7 +99,7 @@ def _parse(line: str) -> _Event | None:
     with contextlib.suppress(ValueError, KeyError, TypeError, OverflowError, RecursionError):
         event = json.loads(line)
         name, about = event["name"], event["metadata"]
-        if name not in (*_CLASSES, *_JOINED):
+        if name not in (*_CLASSES, *JOINED):
             return None
         reason = str(about["reason"]) if name in _CLASSES else ""
         time = unix_seconds(event["time_ns"] / 1e9)
@@ -108,16 +112,16 @@ def _of_events(events: Sequence[_Event], steps: Mapping[int, Collection[str]], r
 
     A node that was left out and has come after all was only late.
     """
-    came = {(event.allocation, event.node) for event in events if event.name in _JOINED}
+    came = {(event.allocation, event.node) for event in events if event.name in JOINED}
     found: dict[tuple[str, str, int], _Event] = {}
     for event in events:
-        if event.name in _CLASSES and not (event.name == _LEFT_OUT and (event.allocation, event.node) in came):
+        if event.name in _CLASSES and not (event.name == NODE_LEFT_OUT and (event.allocation, event.node) in came):
             key = event.node, event.name, event.allocation
             if key not in found or event.time > found[key].time:  # the latest reason is the best one
                 found[key] = event
     left_out: dict[int, set[str]] = {}
     for node, name, allocation in found:
-        if name == _LEFT_OUT:
+        if name == NODE_LEFT_OUT:
             left_out.setdefault(allocation, set()).add(node)
     for event in found.values():
         step, out = steps.get(event.allocation, ()), left_out.get(event.allocation, set())
@@ -126,9 +130,9 @@ def _of_events(events: Sequence[_Event], steps: Mapping[int, Collection[str]], r
             run=run,
             attempt=event.attempt,
             failure_class=_CLASSES[event.name],
-            line=f"unhealthy: {event.reason}" if event.name == _UNHEALTHY else event.reason,
+            line=f"unhealthy: {event.reason}" if event.name == NODE_UNHEALTHY else event.reason,
             time=event.time,
-            is_of_most=event.name == _LEFT_OUT and len(out) > len(set(step) - out),
+            is_of_most=event.name == NODE_LEFT_OUT and len(out) > len(set(step) - out),
         )
 
 

@@ -21,13 +21,13 @@ from hpc_elastic.rundir.layout import RunLayout
 
 _LOST = "node.lost"
 _ASIDE = "node.set_aside"
-_LEFT_OUT = "node.left_out"
+NODE_LEFT_OUT = "node.left_out"
 _NOTICE = "notice.given"
 _FAILED = "attempt.failed"
-_UNHEALTHY = "node.unhealthy"
+NODE_UNHEALTHY = "node.unhealthy"
 _HEALTHY = "node.healthy"
-_JOINED = ("node.joined", "node.returned", "node.parked")
-_NAMES = (_LOST, _ASIDE, _LEFT_OUT, _UNHEALTHY, _HEALTHY, *_JOINED)
+JOINED = ("node.joined", "node.returned", "node.parked")
+_NAMES = (_LOST, _ASIDE, NODE_LEFT_OUT, NODE_UNHEALTHY, _HEALTHY, *JOINED)
 
 
 class NodeNote(NamedTuple):
@@ -143,13 +143,13 @@ def find_nodes_beside(worlds: Sequence[AttemptNodes], notes: Iterable[NodeNote],
         for note in sorted(by_attempt.get(attempt, ()), key=lambda note: (note.head != claimed_by, note.allocation)):
             if note.name == _ASIDE:
                 aside[note.node] = note.why
-            elif note.name == _UNHEALTHY:
+            elif note.name == NODE_UNHEALTHY:
                 unhealthy[note.node] = f"unhealthy: {note.why}"
             elif note.name == _HEALTHY:
                 unhealthy.pop(note.node, None)
             elif note.name == _LOST:
                 lost.add(note.node)
-            elif note.name == _LEFT_OUT:
+            elif note.name == NODE_LEFT_OUT:
                 absent[note.node] = note.why
                 joined.pop(note.node, None)  # that was with another head
             else:
@@ -176,7 +176,7 @@ def _stayed_behind(before: AttemptNodes | None, world: AttemptNodes, notes: Sequ
     own = {
         note.node
         for note in notes
-        if note.name in _JOINED and note.head == world.head and note.attempt >= before.attempt
+        if note.name in JOINED and note.head == world.head and note.attempt >= before.attempt
     }
     return {note.node for note in notes} - own
 
