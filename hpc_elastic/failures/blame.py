@@ -58,8 +58,8 @@ class Incident:
     """The end of an attempt whose cause was on one node, or a start without it.
 
     `failure_class` is that of the failure, or `unhealthy` or `left_out`. `attempt` is the latest one then, 0 before the
-    first; `time` is in Unix seconds, 0 if it is not known. `is_of_most`: the start left out more nodes than it had, so
-    what they lack is most likely nowhere.
+    first; `time` is in Unix seconds, 0 if it is not known. `is_of_most`: most nodes of the start were unhealthy, or
+    most were left out, so that what they lack is most likely nowhere.
     """
 
     node: str
@@ -102,8 +102,8 @@ def blame_nodes(incidents: Iterable[Incident]) -> list[BlamedNode]:
 
 def _problem(incidents: Sequence[Incident]) -> WhoseProblem:
     """Return whose problem the incidents of one node are; a class that only a newer version knows is the user's."""
+    incidents = [each for each in incidents if not each.is_of_most]
     if any(incident.failure_class in _OF_NODES for incident in incidents):
         return WhoseProblem.NODE
-    unclear = (each for each in incidents if each.failure_class in _UNCLEAR and not each.is_of_most)
-    runs = Counter(incident.run for incident in unclear)
+    runs = Counter(incident.run for incident in incidents if incident.failure_class in _UNCLEAR)
     return WhoseProblem.NODE if len(runs) >= REPEATED else WhoseProblem.USER

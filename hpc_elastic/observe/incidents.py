@@ -119,12 +119,11 @@ def _of_events(events: Sequence[_Event], steps: Mapping[int, Collection[str]], r
             key = event.node, event.name, event.allocation
             if key not in found or event.time > found[key].time:  # the latest reason is the best one
                 found[key] = event
-    left_out: dict[int, set[str]] = {}
+    alike: dict[tuple[str, int], set[str]] = {}
     for node, name, allocation in found:
-        if name == NODE_LEFT_OUT:
-            left_out.setdefault(allocation, set()).add(node)
+        alike.setdefault((name, allocation), set()).add(node)
     for event in found.values():
-        step, out = steps.get(event.allocation, ()), left_out.get(event.allocation, set())
+        step, these = set(steps.get(event.allocation, ())), alike[event.name, event.allocation]
         yield Incident(
             node=event.node,
             run=run,
@@ -132,7 +131,7 @@ def _of_events(events: Sequence[_Event], steps: Mapping[int, Collection[str]], r
             failure_class=_CLASSES[event.name],
             line=f"unhealthy: {event.reason}" if event.name == NODE_UNHEALTHY else event.reason,
             time=event.time,
-            is_of_most=event.name == NODE_LEFT_OUT and len(out) > len(set(step) - out),
+            is_of_most=len(these) > max(1, len(step - these)),
         )
 
 

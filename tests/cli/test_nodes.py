@@ -184,6 +184,19 @@ def test_where_most_nodes_of_a_start_are_left_out_it_is_the_problem_of_none(tmp_
     ]
 
 
+def test_where_most_nodes_of_a_start_are_unhealthy_it_is_the_problem_of_none(tmp_path: Path, capsys: Capture) -> None:
+    def note(number: int, step: tuple[str, ...], *nodes: str) -> None:
+        run = a_run(tmp_path, number).allocate(nodes=step)
+        reason = "scratch: /scrtach is not there"
+        run.note(step[0], "node.unhealthy", *nodes, attempt=0, reason=reason, time_ns=time.time_ns())
+
+    note(1, ("node1", "node2", "node3"), "node2", "node3")
+    assert nodes(capsys) == [(node, "user_problem", ["digits-1.0"]) for node in ("node2", "node3")]
+    note(2, ("node4", "node5"), "node4")  # the half is not most
+    note(3, ("node6",), "node6")  # which no other node can speak for
+    assert [node for node, problem, _ in nodes(capsys) if problem == "node_problem"] == ["node6", "node4"]
+
+
 @pytest.mark.parametrize("broken", ['"time_ns": 1e999', '"attempt": Infinity', '"x": ' + "[" * 100_000, '"node": 7'])
 def test_an_event_that_no_head_wrote_hides_no_other(tmp_path: Path, capsys: Capture, broken: str) -> None:
     run = a_run(tmp_path, 1).allocate(nodes=("node1", "node2", "node3"))
