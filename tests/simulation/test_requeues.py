@@ -33,6 +33,11 @@ def test_no_rule_is_broken_where_jobs_go_on(seeds: range) -> None:
     assert went_on > len(seeds) / 2, "hardly any allocation began with a state that was kept"
 
 
+@pytest.mark.long
+def test_a_term_may_wait_for_the_record_of_a_failed_worker_on_a_slow_disk() -> None:
+    SimulatedRun(draw_requeues(13000104)).play()
+
+
 def shows(seed: int, bug: str) -> bool:
     try:
         SimulatedRun(draw_requeues(seed), PlantedKept(bug)).play()

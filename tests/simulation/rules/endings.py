@@ -43,9 +43,9 @@ class Endings:
             raise BrokenRuleError(f"{agent.name} has left, and says {message.KIND}")
 
     def is_idle(self, agent: Agent) -> bool:
-        """Whether an agent has no head, and no worker that it would have to stop."""
+        """Whether an agent has no head, and no worker that it would have to stop or whose failure is recorded now."""
         has_head = agent.link is not None or agent.headquarters is not None
-        is_stopping = agent.part.member._stopping is not None
+        is_stopping = agent.part.member._stopping is not None or not agent.member._exits.is_settled
         return not (has_head or is_stopping or agent.workers.alive) and agent.member.attempt == agent.workers.attempt
 
     def got_signal(self, agent: Agent) -> None:
