@@ -26,6 +26,7 @@
 # make soak-nfs   a Slurm of virtual machines whose shared folder is an NFS export, in ten troubles, 10 minutes; wants root and Debian; NFS=vers=3 for other mount options
 # make bench   the figures of docs/benchmarks, beside sbatch and torchrun; wants root, Slurm, strace, a quiet machine and over an hour
 # make bench-recovery   of these, restarts and starts beside torchrun alone: about 20 minutes
+# make bench-against REV=v0.1.0   the figures that users feel, of this checkout and of another commit in turns, over an hour for all; PROGRAMS=command_line TURNS=4 for less
 # make plots   the pictures and tables of docs/benchmarks from the figures that are there
 # make docs    the documentation as a site, built strictly into build/site; make docs-serve shows it while you write
 # make reference   writes the pages that are made from the code: docs/reference/options.md
@@ -46,6 +47,8 @@ KILLS ?= 200
 STOPS ?= 100
 NOTICES ?= 50
 NFS ?= vers=4.2
+REV ?= origin/main
+TURNS ?= 8
 SEED ?= 0
 SLURM ?= own
 TORCH ?= >=2.2
@@ -61,7 +64,7 @@ WRITTEN := $(if $(RECORD),$(BIN)/python -m tests.tested_on)
 # Hundreds of tests start a Python of their own, which would compile the package again each time.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: check format test test-all test-slurm test-pythons test-torch demo simulate explore mutate fuzz faults kills soak soak-local soak-restarts soak-guard soak-slurm soak-stops soak-limits soak-states soak-notices soak-nfs bench bench-recovery plots docs docs-serve reference release clean
+.PHONY: check format test test-all test-slurm test-pythons test-torch demo simulate explore mutate fuzz faults kills soak soak-local soak-restarts soak-guard soak-slurm soak-stops soak-limits soak-states soak-notices soak-nfs bench bench-recovery bench-against plots docs docs-serve reference release clean
 
 .venv/.installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
@@ -184,6 +187,9 @@ bench: .venv/.installed
 bench-recovery: .venv/.installed
 	$(BIN)/python -m benchmarks.recovery --json docs/benchmarks/recovery.json
 	$(MAKE) plots
+
+bench-against: .venv/.installed
+	$(BIN)/python -m benchmarks.against $(REV) $(PROGRAMS) --turns $(TURNS)
 
 # An environment of its own: matplotlib brings numpy, and torch imports that where it is.
 .venv-plots/.installed: pyproject.toml constraints.txt

@@ -123,5 +123,5 @@ def test_every_program_is_run_by_a_test() -> None:
         for path in (REPOSITORY / "benchmarks").glob("*.py")
         if re.search(r'^if __name__ == "__main__":$', path.read_text(), re.MULTILINE)
     }
-    with_tests_of_their_own = {"head_loss_scale", "local_share", "rendezvous_scale", "torch_rendezvous"}
+    with_tests_of_their_own = {"against", "head_loss_scale", "local_share", "rendezvous_scale", "torch_rendezvous"}
     assert programs == {*SMALL, *SMALL_ON_SLURM, *IN_PAGES, *with_tests_of_their_own}
