@@ -17,6 +17,7 @@ from hpc_elastic.observe.nodes import JOINED, NODE_LEFT_OUT, NODE_UNHEALTHY
 from hpc_elastic.observe.tail import Tail
 from hpc_elastic.rundir import store
 from hpc_elastic.rundir.layout import RunLayout
+from hpc_elastic.rundir.records import RunState
 
 _CLASSES = {NODE_UNHEALTHY: UNHEALTHY, NODE_LEFT_OUT: LEFT_OUT}
 _NODES = re.compile(r'"node": ?"([^"]*)"')
@@ -31,6 +32,7 @@ def read_incidents(layout: RunLayout, run: str) -> Iterator[Incident]:
     """
     heads: dict[str, None] = {}
     steps: dict[int, Collection[str]] = {}
+    worlds: list[tuple[object, Collection[str]]] = []  # of each attempt: the start, and its nodes
     for number in _numbers(layout.allocations):
         claim = _read(layout.allocation(number))
         heads[str(claim.get("node") or "")] = None
@@ -38,11 +40,25 @@ def read_incidents(layout: RunLayout, run: str) -> Iterator[Incident]:
     for number in _numbers(layout.attempts):
         claim = _read(layout.claim(number))
         heads[str(claim.get("head") or "")] = None
+        worlds.append((claim.get("allocation"), _names(claim.get("members"))))
         if number > 1:  # the first one has no attempt before it
             yield from _of_record(claim, run)
-    yield from _of_record(_read(layout.result), run)
+    result = _read(layout.result)
+    yield from _of_record(result, run)
+    if result.get("state") == RunState.SUCCEEDED.value and _lacked_no_node(steps, worlds):
+        return  # what is left to read are the heads' events, the most of a run's files
     events = _read_events([layout.events(head) for head in heads if head])
     yield from _of_events(events, steps, run)
+
+
+def _lacked_no_node(steps: Mapping[int, Collection[str]], worlds: Sequence[tuple[object, Collection[str]]]) -> bool:
+    """Return whether each start of the job had one attempt, in which all of its nodes took part."""
+
+    def lacked_none(start: int, step: Collection[str]) -> bool:
+        members = [set(nodes) for allocation, nodes in worlds if allocation == start]
+        return bool(step) and len(members) == 1 and members[0].issuperset(step)
+
+    return all(lacked_none(start, step) for start, step in steps.items())
 
 
 def _numbers(directory: str) -> list[int]:

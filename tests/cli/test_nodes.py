@@ -173,6 +173,25 @@ def test_the_latest_reason_for_which_a_node_was_left_out_counts(tmp_path: Path, 
     assert nodes(capsys) == [("node2", "user_problem", ["digits-1.1"])]
 
 
+def test_the_events_of_a_run_are_read_unless_all_nodes_took_part_in_it(tmp_path: Path, capsys: Capture) -> None:
+    """Of a thousand runs most have succeeded at once with all of their nodes, and their events need not be read."""
+
+    def a_run_with_a_note(number: int, *, nodes: tuple[str, ...], attempts: int, state: RunState) -> None:
+        run = a_run(tmp_path, number).allocate(nodes=nodes)
+        reason = "scratch: the disk is full"
+        run.note("node1", "node.unhealthy", f"node{number}", attempt=0, reason=reason, time_ns=time.time_ns())
+        for attempt in range(1, attempts + 1):
+            run.open_attempt(attempt, nodes=("node1", "node2"))
+        run.end(state, exit_code=0 if state is RunState.SUCCEEDED else 3)
+
+    a_run_with_a_note(3, nodes=("node1", "node2", "node3"), attempts=1, state=RunState.SUCCEEDED)
+    a_run_with_a_note(4, nodes=("node1", "node2"), attempts=2, state=RunState.SUCCEEDED)
+    a_run_with_a_note(5, nodes=("node1", "node2"), attempts=0, state=RunState.SUCCEEDED)
+    a_run_with_a_note(6, nodes=("node1", "node2"), attempts=1, state=RunState.FAILED)
+    a_run_with_a_note(7, nodes=("node1", "node2"), attempts=1, state=RunState.SUCCEEDED)
+    assert sorted(node for node, _, _ in nodes(capsys)) == ["node3", "node4", "node5", "node6"]
+
+
 def test_where_most_nodes_of_a_start_are_left_out_it_is_the_problem_of_none(tmp_path: Path, capsys: Capture) -> None:
     for number in (1, 2):
         run = a_run(tmp_path, number).allocate(nodes=("node1", "node2", "node3"))
