@@ -130,6 +130,9 @@ class RendezvousCause(str, Enum):
     UNHEALTHY = "unhealthy"  # it joined, and its health checks found that no worker should run on it
 
 
+NO_SIGN = "has given no sign of its agent"  # the detail of a node of which nothing more is known
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MissingNode:
     """A node that did not join, and the reason.

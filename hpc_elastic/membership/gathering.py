@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from hpc_elastic.errors import ExitCode, MissingNode, RendezvousCause, RendezvousTimeoutError
+from hpc_elastic.errors import NO_SIGN, ExitCode, MissingNode, RendezvousCause, RendezvousTimeoutError
 from hpc_elastic.hostlist import name_some
 from hpc_elastic.membership import losses
 from hpc_elastic.membership.actions import Action, Log, Note
@@ -309,7 +309,7 @@ class Gathering:
         known, never = self._known.get(node), RendezvousCause.NEVER_STARTED
         if self._lost.is_lost(node) and (known is None or known.cause is never):
             return MissingNode(node=node, cause=never, detail="was lost and has not come back")
-        return known or MissingNode(node=node, cause=never, detail="has given no sign of its agent")
+        return known or MissingNode(node=node, cause=never, detail=NO_SIGN)
 
 
 def timeout_announcement(error: RendezvousTimeoutError, attempt: int) -> list[Action]:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import contextlib
 import json
 import re
+import time
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from hpc_elastic.errors import RunDirectoryError
+from hpc_elastic.errors import NO_SIGN, RunDirectoryError
 from hpc_elastic.failures.blame import LEFT_OUT, UNHEALTHY, BlamedNode, Incident
 from hpc_elastic.observe.explain_facts import unix_seconds
 from hpc_elastic.observe.facts import root_cause_of
@@ -20,6 +21,7 @@ from hpc_elastic.rundir.layout import RunLayout
 from hpc_elastic.rundir.records import RunState
 
 _CLASSES = {NODE_UNHEALTHY: UNHEALTHY, NODE_LEFT_OUT: LEFT_OUT}
+_MAY_COME_S = 600.0  # a run without enough nodes waits so long by default for an agent that has given no sign
 _NODES = re.compile(r'"node": ?"([^"]*)"')
 
 
@@ -48,7 +50,7 @@ def read_incidents(layout: RunLayout, run: str) -> Iterator[Incident]:
     if result.get("state") == RunState.SUCCEEDED.value and _lacked_no_node(steps, worlds):
         return  # what is left to read are the heads' events, the most of a run's files
     events = _read_events([layout.events(head) for head in heads if head])
-    yield from _of_events(events, steps, run)
+    yield from _of_events(events, steps, run, until=unix_time(result.get("ended")) or time.time())
 
 
 def _lacked_no_node(steps: Mapping[int, Collection[str]], worlds: Sequence[tuple[object, Collection[str]]]) -> bool:
@@ -123,14 +125,19 @@ def _parse(line: str) -> _Event | None:
     return None
 
 
-def _of_events(events: Sequence[_Event], steps: Mapping[int, Collection[str]], run: str) -> Iterator[Incident]:
+def _of_events(
+    events: Sequence[_Event], steps: Mapping[int, Collection[str]], run: str, *, until: float
+) -> Iterator[Incident]:
     """Yield one incident for each node that heads found unhealthy or left out, of each start of the job.
 
-    A node that was left out and has come after all was only late.
+    A node that was left out and has come after all was only late, and so may be one that the run did not wait for: with
+    spare nodes it begins without the last ones, and `until`, when it was over, in Unix seconds, may be soon after that.
     """
     came = {(event.allocation, event.node) for event in events if event.name in JOINED}
     found: dict[tuple[str, str, int], _Event] = {}
     for event in events:
+        if event.reason == NO_SIGN and until - event.time < _MAY_COME_S:
+            continue
         if event.name in _CLASSES and not (event.name == NODE_LEFT_OUT and (event.allocation, event.node) in came):
             key = event.node, event.name, event.allocation
             if key not in found or event.time > found[key].time:  # the latest reason is the best one

@@ -166,6 +166,28 @@ def test_a_node_that_came_after_all_is_not_said_to_have_been_left_out(tmp_path: 
     assert nodes(capsys) == []
 
 
+def test_a_node_that_a_short_run_did_not_wait_for_is_not_said_to_have_been_left_out(
+    tmp_path: Path, capsys: Capture
+) -> None:
+    """A run with spare nodes begins without the slowest ones, and may be over before their agents have started."""
+    begun = time.time() - 1000.0
+    for number, lasts_s, ends in ((3, 60.0, True), (4, 900.0, True), (5, 0.0, False)):
+        run = a_run(tmp_path, number).allocate(nodes=("node1", "node2", f"node{number}")).open_attempt(1)
+        noted = begun if ends else time.time() - 60.0
+        run.note(
+            "node1",
+            "node.left_out",
+            f"node{number}",
+            attempt=0,
+            reason="has given no sign of its agent",
+            time_ns=int(noted * 1e9),
+        )
+        if ends:
+            over = datetime.fromtimestamp(begun + lasts_s, timezone.utc).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+            run.end(time=over)
+    assert nodes(capsys) == [("node4", "user_problem", ["digits-4.0"])]
+
+
 def test_the_latest_reason_for_which_a_node_was_left_out_counts(tmp_path: Path, capsys: Capture) -> None:
     run, now = a_run(tmp_path, 1).allocate(), time.time_ns()
     run.note("node1", "node.left_out", "node2", attempt=0, reason="has given no sign of its agent", time_ns=now)
