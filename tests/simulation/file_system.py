@@ -116,6 +116,10 @@ class DiskThread:
     def is_well(self) -> bool:
         return self.agent.run.clock.now >= max(self.stalled_until, self.fails_until)
 
+    @property
+    def is_idle(self) -> bool:
+        return not (self._is_busy or self._queue)
+
     # Of agent.background.BackgroundThread.
 
     def call(self, function: Callable[[], T], *, is_urgent: bool = False) -> asyncio.Future[T]:

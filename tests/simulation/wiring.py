@@ -163,6 +163,7 @@ class SimulatedJournal(Journal):
 
     def note(self, note: Note, time_ns: int) -> None:
         """For people."""
+        self._agent.run.carried_out.writes(self._agent, note)
 
     @property
     def shows_progress(self) -> bool:
@@ -383,6 +384,7 @@ class Headquarters(Coordinator):
             run.fences.decides(agent, self._head, action.result)
             run.terms.decides()
         elif isinstance(action, do.Note):
+            run.carried_out.is_to_write(agent, action)
             run.rules.noted(action)
             run.forgiven.notes(agent, self._head, action)
             run.causes.notes(agent, action)
@@ -506,6 +508,7 @@ class Here(LocalMember):
             self._agent.run.endings.got_signal(self._agent)
 
     def _note(self, note: Note) -> None:
+        self._agent.run.carried_out.is_to_write(self._agent, note)
         self._agent.run.noted.notes(self._agent, note)
         super()._note(note)
 

@@ -10,7 +10,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from hpc_elastic.membership.actions import AskScheduler
+from hpc_elastic.membership.actions import AskScheduler, Note
 from hpc_elastic.membership.timing import DRIFT
 from tests.simulation.rules.invariants import require
 
@@ -43,6 +43,7 @@ class CarriedOut:
         self._led_at: dict[Agent, float] = {}
         self.began_at: dict[str, float] = {}  # by node, the head that it has now
         self._diagnosed_at: dict[Agent, float] = {}  # by the head that it has now
+        self._to_write: list[tuple[Agent, Note]] = []  # events that no disk has yet
 
     def leads(self, agent: Agent) -> None:
         """An agent has a head."""
@@ -76,6 +77,20 @@ class CarriedOut:
             here, _ = self._run.noted.members(each.head)
             kept = here & set(each.dead or ())
             require(not kept, f"the scheduler has given {sorted(kept)} up, and {agent.name} has not lost them")
+        self._to_write = [(agent, note) for agent, note in self._to_write if agent.is_running]
+        for agent, note in self._to_write:
+            what = f"{agent.name} notes {note.name} of attempt {note.attempt}, and nobody can read it"
+            require(not agent.disk.is_idle, what)
+
+    # The disk.
+
+    def is_to_write(self, agent: Agent, note: Note) -> None:
+        """A machine of an agent has noted something."""
+        self._to_write.append((agent, note))
+
+    def writes(self, agent: Agent, note: Note) -> None:
+        """The thread of an agent writes what was noted."""
+        self._to_write = [each for each in self._to_write if each[0] is not agent or each[1] is not note]
 
     # People, and other agents' findings.
 
