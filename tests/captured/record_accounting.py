@@ -1,17 +1,19 @@
 """Records what a real sacct answers, for the tests of its parser.
 
-    python -m tests.captured.record_accounting
+    python -m tests.captured.record_accounting [--slurm 24.11]
 
 boots a sandbox with slurmdbd and MariaDB and writes `slurm-<version>/accounting-<case>.json`.
 """
 
 from __future__ import annotations
 
+import argparse
 import os
 
 from hpc_elastic.scheduler.slurm import commands
 from tests.captured.record import Recorder, script
 from tests.slurm_sandbox.cluster import Cluster, wait_until
+from tests.slurm_sandbox.versions import SUPPORTED
 
 
 def _ask(recorder: Recorder, case: str, *job_ids: str) -> None:
@@ -73,7 +75,10 @@ def _record_ends(cluster: Cluster, recorder: Recorder) -> None:
 
 def main() -> None:
     """Records all cases."""
-    cluster = Cluster.start(4, owner=os.getpid(), accounting=True)
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--slurm", metavar="VERSION", choices=SUPPORTED, help="default: this machine's own")
+    version = parser.parse_args().slurm
+    cluster = Cluster.start(4, owner=os.getpid(), accounting=True, version=version)
     try:
         recorder = Recorder(cluster)
         _record_ends(cluster, recorder)

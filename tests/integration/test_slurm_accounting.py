@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
 import os
 import signal
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import pytest
@@ -12,32 +14,45 @@ import pytest
 from hpc_elastic.scheduler.slurm.identity import describe_job
 from hpc_elastic.scheduler.slurm.output import CommandOutput
 from hpc_elastic.scheduler.slurm.runner import run_command
+from tests import slurm_choice
 from tests.integration.conftest import Door, Run
-from tests.integration.slurm_jobs import write_job
+from tests.integration.slurm_jobs import assert_over, wait_for_ranks, write_job
 from tests.slurm_sandbox.accounting import why_no_accounting
 from tests.slurm_sandbox.cluster import Cluster, wait_until
 from tests.slurm_sandbox.versions import why_impossible
 
 pytestmark = [pytest.mark.slurm, pytest.mark.xdist_group("accounting")]
 
+PREEMPTS = {"PreemptType": "preempt/qos", "PreemptMode": "REQUEUE"}
 FORGETS_WITHIN_S = 150  # it looks for old jobs twice a minute
 
 
 @pytest.fixture(scope="module")
-def accounted_session() -> Iterator[Cluster]:
-    """A Slurm with accounting, whose controller forgets a job 2 s after its end."""
-    if reason := why_impossible() or why_no_accounting():
-        pytest.skip(reason)
-    cluster = Cluster.start(2, owner=os.getpid(), accounting=True, settings={"MinJobAge": "2"})
-    yield cluster
-    cluster.down()
+def accounted_sandboxes() -> Iterator[Callable[[str], Cluster]]:
+    """Gives a Slurm of a version with accounting, whose controller forgets a job 2 s after its end."""
+    booted: dict[str, Cluster] = {}
+
+    def boot_once(version: str) -> Cluster:
+        number = None if version == slurm_choice.OWN else version
+        if reason := why_impossible(number) or why_no_accounting(number):
+            pytest.skip(reason)
+        if version not in booted:
+            booted[version] = Cluster.start(
+                2, owner=os.getpid(), accounting=True, version=number, settings={"MinJobAge": "2", **PREEMPTS}
+            )
+        return booted[version]
+
+    yield boot_once
+    for cluster in booted.values():
+        cluster.down()
 
 
 @pytest.fixture
-def accounted(accounted_session: Cluster) -> Iterator[Cluster]:
-    """That Slurm, all nodes idle."""
-    yield accounted_session
-    accounted_session.leftovers(within_s=15)
+def accounted(slurm_version: str, accounted_sandboxes: Callable[[str], Cluster]) -> Iterator[Cluster]:
+    """That Slurm of the test's version, all nodes idle."""
+    cluster = accounted_sandboxes(slurm_version)
+    yield cluster
+    cluster.leftovers(within_s=15)
 
 
 @pytest.fixture
@@ -63,6 +78,7 @@ def forget(cluster: Cluster, job_id: str) -> None:
     )
 
 
+@pytest.mark.mirrored
 def test_status_finds_the_end_of_a_job_that_the_controller_has_forgotten(
     accounted_door: Door, accounted: Cluster
 ) -> None:
@@ -76,6 +92,7 @@ def test_status_finds_the_end_of_a_job_that_the_controller_has_forgotten(
 
 
 @pytest.mark.variant(of="test_status_finds_the_end_of_a_job_that_the_controller_has_forgotten")
+@pytest.mark.mirrored
 def test_submit_and_wait_ends_with_a_job_that_the_controller_has_forgotten(
     accounted_door: Door, accounted: Cluster
 ) -> None:
@@ -107,6 +124,7 @@ def test_submit_and_wait_ends_with_a_job_that_the_controller_has_forgotten(
 
 
 @pytest.mark.variant(of="test_status_finds_the_end_of_a_job_that_the_controller_has_forgotten")
+@pytest.mark.mirrored
 def test_status_says_that_a_job_is_gone_if_slurmdbd_does_not_answer(accounted_door: Door, accounted: Cluster) -> None:
     run = held(accounted_door)
     accounted.run_on("controller", "pkill", "-STOP", "-x", "slurmdbd")
@@ -120,6 +138,7 @@ def test_status_says_that_a_job_is_gone_if_slurmdbd_does_not_answer(accounted_do
         accounted.run_on("controller", "pkill", "-CONT", "-x", "slurmdbd")
 
 
+@pytest.mark.mirrored
 def test_what_is_charged_stands_in_accounting_after_a_run(accounted_door: Door, accounted: Cluster) -> None:
     write_job(accounted_door, "print('done')\n", nodes="2", workers="1")
     run = accounted_door.submit("job.yaml", wait=True)
@@ -129,10 +148,12 @@ def test_what_is_charged_stands_in_accounting_after_a_run(accounted_door: Door, 
     )
 
 
+@pytest.mark.mirrored
 def test_accounting_tells_whose_a_job_is_that_the_controller_has_forgotten(
     accounted: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("SLURM_CONF", accounted.layout.slurm_conf)
+    for name, value in accounted.variables.items():
+        monkeypatch.setenv(name, value)
     options = ("--job-name=digits", f"--chdir={tmp_path}", "--output=/dev/null", "--wrap=true")
     job_ids = accounted.submit(*options), accounted.submit("--array=0-1", *options)
 
@@ -149,3 +170,63 @@ def test_accounting_tells_whose_a_job_is_that_the_controller_has_forgotten(
             f"accounting knows job {job_id}",
             otherwise=lambda job_id=job_id: str(describe_job(job_id, run=run_without_squeue)),  # type: ignore[misc]
         )
+
+
+# Is told to stop in its first attempt, and goes on in the second one until a file is there.
+GOES_ON = """
+import os, pathlib, signal, sys, time
+
+def stopped(number, frame):
+    print("saved", flush=True)
+    sys.exit(0)
+
+signal.signal(signal.SIGTERM, stopped)
+print("waiting", os.environ["RANK"], flush=True)
+while not pathlib.Path("go").exists():
+    time.sleep(0.02)
+"""
+
+
+@contextlib.contextmanager
+def preempting_qos(cluster: Cluster, mode: str) -> Iterator[None]:
+    """Have jobs of the QOS `urgent` preempt those of `normal`, which have 15 s of grace."""
+    sacctmgr = ("sacctmgr", "-i")
+    cluster.run(*sacctmgr, "modify", "qos", "normal", "set", f"PreemptMode={mode}", "GraceTime=15")
+    cluster.run(*sacctmgr, "add", "qos", "urgent", "set", "Preempt=normal", "Priority=100", check=False)
+    cluster.run(*sacctmgr, "modify", "user", "root", "set", "qos+=urgent")
+    wait_until(
+        lambda: (
+            "urgent" in cluster.run("scontrol", "show", "assoc_mgr", "flags=qos").stdout
+            and f"PreemptMode={mode}" in cluster.run("scontrol", "show", "assoc_mgr", "flags=qos").stdout
+        ),
+        "the controller knows the QOS",
+        otherwise=lambda: cluster.run("scontrol", "show", "assoc_mgr", "flags=qos").stdout,
+    )
+    try:
+        yield
+    finally:
+        cluster.run(*sacctmgr, "modify", "qos", "normal", "set", "PreemptMode=cluster", "GraceTime=0")
+
+
+@pytest.mark.variant(of="test_a_preempted_run_goes_on_however_slurm_preempts")
+@pytest.mark.mirrored
+@pytest.mark.parametrize("mode", ["REQUEUE", "CANCEL"])
+def test_a_run_that_another_qos_preempts_goes_on(accounted_door: Door, accounted: Cluster, mode: str) -> None:
+    write_job(accounted_door, GOES_ON, nodes="2", workers="1")
+    with preempting_qos(accounted, mode):
+        run = accounted_door.submit("job.yaml")
+        wait_for_ranks(run, 2)
+        urgent = accounted.submit("--qos=urgent", "--nodes=2", "--exclusive", "--output=/dev/null", "--wrap=sleep 600")
+        try:
+            accounted.wait_for_job(urgent, "RUNNING", within_s=90)
+            shown = json.loads(accounted_door.run("status", run.job_id, "--json").stdout)
+            assert shown["state"] == "REQUEUED", shown
+        finally:
+            accounted.run("scancel", urgent)
+        wait_for_ranks(run, 2, attempt=2)
+        accounted_door.write("go", "")
+        result = assert_over(run, "SUCCEEDED", 0)
+    assert (result["attempts"], result["restarts"]) == (2, 0), run.story()
+    assert [run.stdout(1, rank).split()[-1] for rank in range(2)] == ["saved", "saved"], run.story()
+    story = " ".join(accounted_door.run("explain", run.job_id).stdout.split())
+    assert "allocation 1 ended because Slurm took the job's nodes for another job" in story

@@ -402,7 +402,7 @@ class Headquarters(Coordinator):
         if isinstance(action, do.Drop):
             run.conduct.has_dropped(agent, action.node, cast("SimulatedConnection | None", dropped))
         elif isinstance(action, do.HeadOver):
-            run.job_ends.is_over(agent, action)
+            run.job_ends.is_over(agent, self._head, action)
             run.headships.is_over(agent, self._head, self._journal.allocation, have_all_left=action.have_all_left)
         elif isinstance(action, do.Superseded):
             run.conduct.steps_down(agent, is_head=self._journal.is_head)

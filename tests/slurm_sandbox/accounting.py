@@ -1,7 +1,8 @@
-"""Accounting in a sandbox: Debian's MariaDB and slurmdbd on the controller, so that sacct can be read.
+"""Accounting in a sandbox: Debian's MariaDB and a slurmdbd on the controller, so that sacct can be read.
 
-The data base listens on a socket in the sandbox's directory and on no network. Debian's packages start a data base
-and a slurmdbd of their own when they are installed, unless the computer's policy-rc.d forbids it; neither is used.
+slurmdbd is that of the sandbox's own Slurm, and the data base that of this computer. It listens on a socket in the
+sandbox's directory and on no network. Debian's packages start a data base and a slurmdbd of their own when they are
+installed, unless the computer's policy-rc.d forbids it; neither is used.
 """
 
 from __future__ import annotations
@@ -10,18 +11,19 @@ import os
 import shutil
 import subprocess
 
+from tests.slurm_sandbox import versions
 from tests.slurm_sandbox.configuration import CONTROLLER, Layout
 from tests.slurm_sandbox.processes import SandboxError
 
-_PROGRAMS = ("mariadbd", "mariadb-install-db", "slurmdbd", "sacctmgr")
+_DATABASE = ("mariadbd", "mariadb-install-db")
+_SLURM = ("slurmdbd", "sacctmgr")  # which a Slurm that was fetched has
 _SEARCHED = f"{os.environ.get('PATH', os.defpath)}:/usr/sbin:/sbin"
 
 
 def why_no_accounting(version: str | None = None) -> str | None:
     """Why no sandbox of this computer can have accounting, with this Slurm or its own; None if one can."""
-    if version is not None:
-        return f"slurmdbd is that of this computer's own Slurm, which cannot serve {version}"
-    missing = [name for name in _PROGRAMS if not shutil.which(name, path=_SEARCHED)]
+    wanted = (*_DATABASE, *_SLURM) if version in (None, versions.own()) else _DATABASE
+    missing = [name for name in wanted if not shutil.which(name, path=_SEARCHED)]
     if missing:
         return f"not installed: {', '.join(missing)} (Debian: mariadb-server slurmdbd slurm-client)"
     return None
@@ -46,6 +48,8 @@ def prepare_database(layout: Layout) -> None:
     path = os.path.join(layout.configuration, "slurmdbd.conf")
     with open(os.open(path, os.O_WRONLY | os.O_CREAT, 0o600), "w") as file:
         file.write(_SLURMDBD.format(layout=layout, controller=CONTROLLER))
+        if plugins := layout.installation.plugins:
+            file.write(f"PluginDir={plugins}\n")
 
 
 def services(layout: Layout) -> list[tuple[list[str], str | tuple[str, int]]]:

@@ -32,7 +32,6 @@ def accounting(version: str, case: str, *job_ids: str) -> dict[str, JobStatus]:
         ("killed", JobState.FAILED, "0:9", "node1"),
         ("cancelled", JobState.CANCELLED, "0:0", "node2"),
         ("cancelled-pending", JobState.CANCELLED, "0:0", None),
-        ("node-fail", JobState.NODE_FAIL, "0:0", "node2"),
         ("timeout", JobState.TIMEOUT, "0:0", "node1"),
         ("requeued", JobState.CANCELLED, "0:0", "node3"),
         ("requeued-duplicates", JobState.CANCELLED, "0:0", "node3"),  # its first row says REQUEUED
@@ -43,6 +42,12 @@ def test_accounting_tells_state_exit_code_and_nodes(
 ) -> None:
     (status,) = accounting(version, case).values()
     assert (status.state, status.exit_code, status.nodes) == (state, exit_code, nodes)
+
+
+def test_a_job_whose_node_failed_is_no_job_that_failed(version: str) -> None:
+    (status,) = accounting(version, "node-fail").values()
+    exit_code = "0:0" if version == "slurm-22.05" else "1:0"
+    assert (status.state, status.exit_code, status.nodes) == (JobState.NODE_FAIL, exit_code, "node2")
 
 
 def test_a_cancellation_says_by_whom(version: str) -> None:

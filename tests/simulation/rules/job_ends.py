@@ -49,8 +49,11 @@ class JobEnds:
         """An agent's own part is over; a head of its may stay for a while."""
         self._member_left[agent] = leave
 
-    def is_over(self, agent: Agent, over: HeadOver) -> None:
-        """The head of an agent is over."""
+    def is_over(self, agent: Agent, head: object, over: HeadOver) -> None:
+        """The head of an agent is over: it has nobody look for the script if the agent beside that was there."""
+        is_beside_script_here = self._run.agents[0].name in self._told.get((head, agent.name), {})
+        what = f"{agent.name} has the script looked for, and has told the agent beside it that the run is over"
+        require(not (over.looks_for_script and is_beside_script_here), what)
         self._over[agent] = over
 
     def leaves(self, agent: Agent, leave: Leave) -> None:
