@@ -341,6 +341,7 @@ class Agent:
         )
         self.part.member.furthest_step = lambda: run.workers_step(self.workers.attempt)
         self.part.member.waiting_ranks = lambda: self.workers.waiting
+        self.part.member.paused_ranks = lambda: self.workers.paused
         self.part.member.stacks_asked = lambda request: run.stacks.takes(self, request)
         self.saves = NodeSaves(self)
         self.part.member.save_asked = self.saves.received

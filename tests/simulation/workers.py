@@ -58,6 +58,7 @@ class Worker:
     shown: int = 0  # as many as the agent would read
     waits_since: float | None = None  # in such a call
     does_hang: bool = False  # only a signal ends it
+    is_paused: bool = False  # by a SIGSTOP
     awaits_others: bool = False  # in a collective, as its stack says
     written: str = ""  # by the program that it runs, to its log
     ends_with: int = TERM  # at a TERM: a wrapper may pass on how its program has ended
@@ -97,6 +98,7 @@ class Workers:
         self.waiting: frozenset[int] = (
             frozenset()
         )  # ranks that waited for others, by the stacks that were taken at last
+        self.paused: frozenset[int] = frozenset()  # ranks that stood still when the latest stop began
         self.started = 0.0
         self.start_method = "fork"
         self._starting: asyncio.Task[None] | None = None
@@ -126,7 +128,7 @@ class Workers:
         self._sent = None
         self._stopped, self._ended_late, self._failed = [], [], []
         self._hurry.clear()
-        self.waiting = frozenset()
+        self.waiting = self.paused = frozenset()
         self.assign = assign
         if assign.notice is not None:
             self._notice = (assign.attempt, 1)
@@ -190,6 +192,7 @@ class Workers:
         require(not (is_terminated and manner.hardness), f"{self._agent.name} asks for a TERM before it kills at once")
         self._stop_asked.set()
         self._interrupt_saves()
+        self.paused = frozenset(worker.rank for worker in self.alive.values() if worker.is_paused)
         if takes_stacks and not manner.hardness:
             self.waiting = frozenset(worker.rank for worker in self.alive.values() if worker.awaits_others)
         if self._starting is not None:

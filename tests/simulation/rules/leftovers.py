@@ -57,7 +57,6 @@ OF_MEMBER: Mapping[str, object] = {
     "_have_workers_term": False,
     "_is_finished": False,
     "_leave": None,
-    "_paused": "",
     "_pids": NOTHING,
     "_unkillable": None,
     "_allegiance.is_headless": False,

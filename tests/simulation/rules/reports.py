@@ -252,6 +252,8 @@ class Reports:
         waiting = sorted(agent.workers.waiting)
         told = sorted(_ranks(message.waiting))
         require(told == waiting, f"{what} that {told} waited for others, not {waiting}, as their stacks say")
+        paused, told = sorted(agent.workers.paused), sorted(_ranks(message.paused))
+        require(told == paused, f"{what} that {told} stood still, not {paused}")
         left = {100 + worker.rank for worker in agent.workers.alive.values() if worker.is_unkillable}
         require(set(message.unkillable) == left, f"{what} that {message.unkillable} survive, not {left}")
         port = agent.workers.store_port

@@ -3,7 +3,7 @@
 A time-out is a consequence, so the head waits for two seconds whether other ranks say the same: then those that did not
 are the ones that all waited for. A rank that fails by itself meanwhile is the cause, and is acted on at once; so are
 time-outs of all ranks, of which none is the cause. Who waits longer than that has not failed when it is stopped, but
-its stack says that it waited too, so it is not the one that others waited for.
+its stack says that it waited too, so it is not the one that others waited for. One that a SIGSTOP has stopped is.
 """
 
 from __future__ import annotations
@@ -58,6 +58,7 @@ class TimeOuts:
         self._way = fault.way if odd is not None else "nobody_hangs"
         if odd is not None and self._way == "one_hangs":
             odd.does_hang = True
+            odd.is_paused = self._run.scenario.seed % 2 == 1
             self._hangs.add(odd.rank)
         others = [(agent, worker) for agent, worker in alive if worker is not odd]
         for number, (agent, worker) in enumerate(others):
@@ -109,6 +110,9 @@ class TimeOuts:
             require(victims == set(self._timed_out), f"{what} names the victims {victims}, not {set(self._timed_out)}")
             (hung,) = self._hangs
             require(cause.rank == hung, f"{what} names rank {cause.rank}, and all waited for {hung}: {cause.line}")
+            is_told = f"rank {hung} on" in cause.line and "stopped by a signal such as SIGSTOP" in cause.line
+            is_paused = self._run.scenario.seed % 2 == 1
+            require(is_told == is_paused, f"{what}: rank {hung} was paused: {is_paused}, and the cause is {cause.line}")
             silent = {rank.rank for rank in self._run.disk.worlds[before.attempt].ranks} - set(self._timed_out)
             told = {*parse_ranks(cause.silent)}
             require(told == silent, f"{what} says that {told} were stopped, not {silent}")
