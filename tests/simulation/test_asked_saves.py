@@ -13,7 +13,7 @@ from tests.tiers import parts_of, variants
 
 SEEDS = range(400)
 # Where a bug shows that many seeds pass by: it is tried first. What changes the schedules changes these.
-SEEN = {"what is gone counts as written": 121, "what was given up is left": 65}
+SEEN = {"what is gone counts as written": 165, "what was given up is left": 65}
 PLAYED = [bug for bug in BUGS if bug != LOST_HEAD]
 
 
