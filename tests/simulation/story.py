@@ -44,6 +44,7 @@ FAULT_SENTENCES = {
     "stall_disks": "the file server answers nobody for {lasts}",
     "disk_fails": "the file server refuses what {node} asks for {lasts}",
     "interrupt": "somebody presses Ctrl-C",
+    "ask_requeue": "somebody asks for a stop after which the job starts again, which it cannot",
     "ask_stacks": "somebody asks where the ranks are",
     "disk_holds": "the file server does not answer {node} for {lasts}",
     "disk_refuses": "the file server refuses what {node} asks for {lasts}",

@@ -1,7 +1,8 @@
 """What a person asks for is done, and soon: another attempt, one without a node, or the end after some seconds.
 
 The rules are of runs in which nothing else goes wrong but workers. A drain is passed over if too few other nodes would
-be left, and a restart that is asked for while no workers run may be, as their texts say.
+be left, and a restart that is asked for while no workers run may be, as their texts say. A stop after which the job
+is to start again does nothing where it cannot.
 """
 
 from __future__ import annotations
@@ -11,14 +12,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from hpc_elastic.membership.timing import DRIFT
-from hpc_elastic.rundir.records import AttemptClaim, Request, RunResultRecord, World
+from hpc_elastic.rundir.records import AttemptClaim, Request, RunResultRecord, World, utc_text
 from tests.simulation.rules.invariants import require
 from tests.simulation.scenario import GRACE_S, Fault
 
 if TYPE_CHECKING:
     from tests.simulation.world import SimulatedRun
 
-REQUESTS = ("ask_restart", "ask_drain", "ask_stop")
+REQUESTS = ("ask_restart", "ask_drain", "ask_stop", "ask_requeue")
 LOOKS_WITHIN_S = 1.0  # a head, into the run directory
 READS, READS_S = 20, 0.1  # of files, before a head begins, and what else it takes
 
@@ -58,6 +59,13 @@ class Requested:
         """A person asks now."""
         run, kind = self._run, fault.what.removeprefix("ask_")
         node = f"node{fault.node}" if kind == "drain" else None
+        if kind == "requeue":
+            require(run.scenario.requeue_max == 0, "a stop for another start is asked for in vain")
+            name, time = f"requeue-{run.clock.now}", utc_text(run.clock.now)
+            run.requests.append(
+                Request(kind="stop", by="ada@login", time=time, id=name, requeue=True, seconds_left=fault.lasts_s)
+            )
+            return
         left_s = fault.lasts_s if kind == "stop" else None
         name, time = f"{kind}-{len(self._asked)}", ""
         if left_s is not None:
