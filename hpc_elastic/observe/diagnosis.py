@@ -85,6 +85,8 @@ def missing_result(
         return _no_agent_started(job, script_word, launch_error)
     if launch_error and state == "FAILED":  # of a later start
         return _not_launched(launch_error, is_certain=False)
+    if job.native_state == "DEADLINE" and (never_started or facts.has_ended):
+        return _past_deadline(never_started)
     if complaint:
         return _gave_up(complaint)
     return _ended(job, script_word, never_started)
@@ -152,9 +154,22 @@ def _gave_up(complaint: str) -> MissingResult:
     )
 
 
+def _past_deadline(never_started: bool) -> MissingResult:
+    """Return the result of a run whose waiting job Slurm has removed, since it could not end before its deadline."""
+    start = "its start" if never_started else "another start"
+    return MissingResult(
+        state=RunState.FAILED,
+        reason="deadline",
+        exit_code=ExitCode.NODE_LOST,
+        cause=f"Slurm removed the waiting job: its deadline left no time for {start}",
+        is_certain=True,
+    )
+
+
 def _ended(job: JobStatus, script_word: str, never_started: bool) -> MissingResult:
     ends = {
         "TIMEOUT": (RunState.FAILED, "time_limit", "the time limit ended the job"),
+        "DEADLINE": (RunState.FAILED, "deadline", "the job's deadline ended it"),
         "PREEMPTED": (RunState.FAILED, "preempted", "the job was preempted and not requeued"),
         "NODE_FAIL": (RunState.FAILED, "node_lost", "a node failed and the scheduler ended the job"),
         "OUT_OF_MEMORY": (RunState.FAILED, "out_of_memory", "the job was killed because it went over its memory"),
