@@ -9,12 +9,11 @@ from shlex import quote
 from hpc_elastic.hostlist import name_some
 from hpc_elastic.observe.facts import AttemptFacts
 from hpc_elastic.observe.snapshot import Snapshot
-from hpc_elastic.observe.waiting import WAITING
 from hpc_elastic.rundir.states import RunState
 from hpc_elastic.useful_time.division import TimeUse
 from hpc_elastic.useful_time.reading import UsefulTime
 
-_STOPPED = ("SUSPENDED", "STOPPED")  # Slurm's words for a job that keeps its nodes and does nothing
+STOPPED = ("SUSPENDED", "STOPPED")  # Slurm's words for a job that keeps its nodes and does nothing
 _NODES_SHOWN = 6
 _REASONS_SHOWN = 3
 NO_LIMIT = 1_000_000_000  # a plan's value for no limit: another program, such as torchrun, counts instead
@@ -37,10 +36,10 @@ def describe_state(snapshot: Snapshot) -> str:
 
     Of a job that the scheduler has stopped for a while it is `RUNNING (SUSPENDED) on node[1-4]`.
     """
-    if snapshot.state.value in WAITING and snapshot.job_reason:
-        return f"{snapshot.state.value} ({snapshot.job_reason})"
+    if snapshot.wait.reason:
+        return f"{snapshot.state.value} ({snapshot.wait.reason})"
     if snapshot.state.value == "RUNNING" and snapshot.job_nodes:
-        stopped = f" ({snapshot.job_state})" if snapshot.job_state in _STOPPED else ""
+        stopped = f" ({snapshot.job_state})" if snapshot.job_state in STOPPED else ""
         return f"RUNNING{stopped} on {snapshot.job_nodes}"
     return snapshot.state.value
 
