@@ -31,10 +31,10 @@ _WAITS = re.compile(r"srun: Job (\S+) step creation (?:temporarily|still) disabl
 # TO (TIME LIMIT, PREEMPTION, NODE FAILURE, JOB REQUEUE ...); the signal of 26.05 is none.
 _SCANCEL = re.compile(r".*\berror: \*\*\* JOB \S+ ON \S+ CANCELLED AT \S+(?: DUE to SIGNAL \w+)? \*\*\*")
 # What slurmstepd writes where Slurm follows the memory of steps (JobAcctGatherParams=OverMemoryKill), before it has the
-# whole step killed: to the output of its node's task.
+# whole step killed: to the output of its node's task. That of 26.05 has the time in place of its name.
 _OVER_MEMORY = re.compile(
-    r"slurmstepd\S* error: (?:StepId=|Step |JobId=|Job )([0-9]+)\S* exceeded (?:virtual )?memory limit "
-    r"\(([0-9]{1,20}) > ([0-9]{1,20})\), being killed"
+    r"(?:\[\S+\] )?(?:slurmstepd\S* )?error: (?:StepId=|Step |JobId=|Job )([0-9]+)\S* "
+    r"exceeded (?:virtual )?memory limit \(([0-9]{1,20}) > ([0-9]{1,20})\), being killed"
 )
 _BEGINS = "hpc_elastic: run directory "  # the first line of each start, which all write into one file
 # What comes before is of setup, which may use srun as well, or of an earlier start: its end may be all of the file that
@@ -130,7 +130,7 @@ def find_over_memory(lines: Sequence[str], job_id: str) -> str:
         lines: of the output of the node's task.
         job_id: the job's number, for a file may have lines of earlier jobs of the run.
     """
-    found = (match for match in map(_OVER_MEMORY.search, lines) if match and match[1] == job_id)
+    found = (match for match in map(_OVER_MEMORY.fullmatch, lines) if match and match[1] == job_id)
     used, limit = next(((int(match[2]), int(match[3])) for match in found), (0, 0))
     return f"{used / 2**20:.0f} of {limit / 2**20:.0f} MiB" if limit else ""
 
