@@ -32,7 +32,15 @@ from hpc_elastic.observe.explain_facts import (
     seconds_of,
     text_of,
 )
-from hpc_elastic.observe.narrate import NO_LIMIT, STOPPED, describe_left_out, describe_nodes, has_no_logs, unix_time
+from hpc_elastic.observe.narrate import (
+    NO_LIMIT,
+    STOPPED,
+    describe_left_out,
+    describe_nodes,
+    has_no_logs,
+    is_in_prolog,
+    unix_time,
+)
 from hpc_elastic.observe.snapshot import Snapshot
 from hpc_elastic.rank_set import format_ranks, name_ranks
 
@@ -232,6 +240,8 @@ def _cause_without_attempt(snapshot: Snapshot) -> str:
         return f"{describe_nodes(gone)} of attempt {snapshot.attempts} {were} lost; the others wait to go on, or to end"
     if snapshot.attempts:
         return f"nothing has failed: attempt {snapshot.attempts} runs"
+    if is_in_prolog(snapshot):
+        return "the run has not started: a prolog of the cluster runs on the job's nodes"
     if snapshot.allocations:
         return "no attempt was opened yet: the agents wait for nodes, or prepare them"
     return ": ".join(filter(None, ("the run has not started", snapshot.wait.why)))

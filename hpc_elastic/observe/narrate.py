@@ -13,6 +13,7 @@ from hpc_elastic.rundir.states import RunState
 from hpc_elastic.useful_time.division import TimeUse
 from hpc_elastic.useful_time.reading import UsefulTime
 
+PROLOG = "Prolog"  # Slurm's reason for a job that has its nodes, and no more yet (PrologFlags=Alloc)
 STOPPED = ("SUSPENDED", "STOPPED")  # Slurm's words for a job that keeps its nodes and does nothing
 _NODES_SHOWN = 6
 _REASONS_SHOWN = 3
@@ -34,14 +35,20 @@ def narrate_state(previous: Snapshot | None, current: Snapshot) -> list[str]:
 def describe_state(snapshot: Snapshot) -> str:
     """Return the state with its reason or its nodes: `PENDING (Resources)`, `RUNNING on node[1-4]`.
 
-    Of a job that the scheduler has stopped for a while it is `RUNNING (SUSPENDED) on node[1-4]`.
+    Of a job that the scheduler has stopped for a while it is `RUNNING (SUSPENDED) on node[1-4]`, and of one on whose
+    nodes a prolog runs before its script begins `RUNNING (Prolog) on node[1-4]`.
     """
     if snapshot.wait.reason:
         return f"{snapshot.state.value} ({snapshot.wait.reason})"
     if snapshot.state.value == "RUNNING" and snapshot.job_nodes:
-        stopped = f" ({snapshot.job_state})" if snapshot.job_state in STOPPED else ""
-        return f"RUNNING{stopped} on {snapshot.job_nodes}"
+        word = snapshot.job_state if snapshot.job_state in STOPPED else PROLOG if is_in_prolog(snapshot) else ""
+        return f"RUNNING{f' ({word})' if word else ''} on {snapshot.job_nodes}"
     return snapshot.state.value
+
+
+def is_in_prolog(snapshot: Snapshot) -> bool:
+    """Return whether Slurm has given the job its nodes, and a prolog runs there before the script begins."""
+    return snapshot.state.value == "RUNNING" and snapshot.job_reason == PROLOG
 
 
 def describe_counts(counts: Mapping[RunState, int]) -> str:

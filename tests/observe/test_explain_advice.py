@@ -188,6 +188,13 @@ def test_a_job_that_slurm_has_suspended_is_told_not_to_run(tmp_path: Path) -> No
     assert "Slurm has stopped the job (SUSPENDED): nothing of it runs until it is resumed" in found.notes
 
 
+def test_a_job_on_whose_nodes_a_prolog_runs_is_told_so(tmp_path: Path) -> None:
+    run = RunBuilder(tmp_path / "run").submit()
+    job = JobStatus(job_id=run.job_id, state=JobState.RUNNING, native_state="RUNNING", nodes="node1", reason="Prolog")
+    found = explain(read_explain_facts(run.layout, make_snapshot(FactReader(run.layout).read(), job)), 0.0)
+    assert found.cause == "the run has not started: a prolog of the cluster runs on the job's nodes"
+
+
 def test_nodes_that_did_not_join_are_no_process_group(tmp_path: Path) -> None:
     root_cause = RootCause(attempt=1, failure_class="rendezvous", line="1 of 2 nodes joined", nodes=("node2",))
     run = start(tmp_path / "run")
