@@ -181,6 +181,19 @@ def test_a_node_that_slurm_has_taken_from_the_job_is_told_so(
     assert any("Slurm has taken node2 from the job" in note for note in found.notes) == (failure_class == "node_lost")
 
 
+def test_nodes_that_the_next_start_of_the_job_does_not_have_are_not_lost(tmp_path: Path) -> None:
+    run = start(tmp_path / "run")
+    note_loss(run, "node2: no answer for 10 s")
+    run.start_script("srun: error: Node failure on node2\n").end_allocation(1, "node_lost").allocate(
+        2, nodes=("node3", "node4")
+    )
+    run.open_attempt(2, reason="the run goes on", node_losses=1, nodes=("node3", "node4"), allocation=2)
+    job = JobStatus(job_id=run.job_id, state=JobState.RUNNING, native_state="RUNNING", nodes="node[3-4]")
+    found = explain(read_explain_facts(run.layout, make_snapshot(FactReader(run.layout).read(), job)), 0.0)
+    assert found.lost_nodes == ("node2",)
+    assert [note for note in found.notes if "has taken node1" in note or "node2, node1" in note] == []
+
+
 def test_a_job_that_slurm_has_suspended_is_told_not_to_run(tmp_path: Path) -> None:
     run = start(tmp_path / "run")
     job = JobStatus(job_id=run.job_id, state=JobState.RUNNING, native_state="SUSPENDED")
