@@ -111,6 +111,8 @@ _BY_START = (
 )
 # The cause where the job, or the agents' step in it, was cancelled.
 _BY_A_PERSON = re.compile(rf"{JOB_CANCELLED}|step \S+ of the job, in which the agents ran, was cancelled")
+# The cause where srun had no answer about the launch of an agent.
+_LAUNCH_TIMED_OUT = re.compile(r"srun could not start the agents on .*Socket timed out")
 _WORDS = frozenset(member.value for member in FailureClass)
 _HANGS = ("stalled", "silent", "collective_timeout")
 
@@ -163,6 +165,11 @@ def _is_about_joins(facts: ExplainFacts, failure_class: str | None) -> bool:
 def _about_failure(facts: ExplainFacts, failure_class: str | None) -> str:
     if failure_class not in _WORDS or _ends_with(facts, "exit_timeout") or _is_about_joins(facts, failure_class):
         return ""
+    if failure_class == FailureClass.NODE_LOST.value and _LAUNCH_TIMED_OUT.search(facts.snapshot.cause or ""):
+        return (
+            "ask the administrator about slurmd on the node, and how long its prolog takes: without PrologFlags=Alloc "
+            "it has MessageTimeout"
+        )
     frame = frame_of(facts)
     if _ended_early(facts, failure_class):
         return (

@@ -194,6 +194,16 @@ def test_nodes_that_the_next_start_of_the_job_does_not_have_are_not_lost(tmp_pat
     assert [note for note in found.notes if "has taken node1" in note or "node2, node1" in note] == []
 
 
+def test_a_launch_that_slurmd_did_not_answer_in_time_may_wait_for_a_prolog(tmp_path: Path) -> None:
+    cause = (
+        "srun could not start the agents on node2 (Socket timed out on send/recv operation), so that no agent went on"
+    )
+    run = RunBuilder(tmp_path / "run").submit().start_script().allocate()
+    run.end(RunState.FAILED, exit_code=7, reason="node_lost", cause=cause)
+    found = explain(read_explain_facts(run.layout, take_tolerant_snapshot(run.layout)), 0.0)
+    assert "how long its prolog takes" in found.advice[0]
+
+
 def test_a_job_that_slurm_has_suspended_is_told_not_to_run(tmp_path: Path) -> None:
     run = start(tmp_path / "run")
     job = JobStatus(job_id=run.job_id, state=JobState.RUNNING, native_state="SUSPENDED")
