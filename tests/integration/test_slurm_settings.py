@@ -14,6 +14,7 @@ from tests.integration.slurm_jobs import assert_over, only_run, script_output, w
 from tests.integration.test_slurm_requeue import TRAINS_ON
 from tests.slurm_sandbox.cluster import Cluster, wait_until
 from tests.slurm_sandbox.versions import why_impossible
+from tests.without_torch import hide_torch
 
 pytestmark = pytest.mark.slurm
 
@@ -141,6 +142,23 @@ def test_a_node_that_an_administrator_sets_down_is_told_as_taken_from_the_job(sl
     assert any("Slurm has taken node2 from the job" in note for note in told["notes"]), told
     slurm_door.write("finish", "")
     assert_over(run, "SUCCEEDED", 0, killed=["node2"])
+
+
+@pytest.mark.mirrored
+def test_a_run_in_an_allocation_that_slurm_ends_for_a_failed_node_is_no_cancelled_one(
+    slurm_door: Door, slurm: Cluster
+) -> None:
+    """Without --no-kill Slurm ends all of an allocation that loses a node."""
+    write_job(slurm_door, TRAINS_ON, nodes="2", workers="1")
+    slurm_door.environ = hide_torch(slurm_door.environ, slurm_door.folder.parent / "without-torch")
+    running = slurm_door.start_program("salloc", "--nodes=2", "--time=5", *slurm_door.command, "run", "job.yaml")
+    wait_until(lambda: list(slurm_door.folder.glob("hpc-elastic-runs/*/submission.json")), "it is submitted")
+    run = only_run(slurm_door, "")
+    wait_for_ranks(run, 2)
+    slurm.run("scontrol", "update", "NodeName=node2", "State=DOWN", "Reason=broken fan")
+    output, errors = running.communicate(timeout=60)
+    assert running.returncode == 7, output + errors
+    assert assert_over(run, "FAILED", 7, killed=["node2"])["reason"] == "node_lost", run.story()
 
 
 @pytest.mark.variant(of="test_a_node_that_can_start_no_agent_is_not_waited_for_and_the_job_starts_again_without_it")

@@ -219,6 +219,8 @@ def parse_outlook(output: CommandOutput, *, reserved_until: datetime | None = No
             ends_with_reservation=ends_with_reservation,
             is_preempted=is_preempted,
             is_out_of_time=row["Reason"] == "TimeLimit" or row["State"] == "TIMEOUT",
+            has_lost_node=state is not JobState.RUNNING
+            and (row["Reason"] == "NodeDown" or row["State"] == "NODE_FAIL"),
             starts=parse_moment(row["StartTime"]) if state is JobState.PENDING else None,
         )
     except ValueError as error:
