@@ -144,6 +144,25 @@ def test_a_node_that_an_administrator_sets_down_is_told_as_taken_from_the_job(sl
     assert_over(run, "SUCCEEDED", 0, killed=["node2"])
 
 
+@pytest.mark.variant(of="test_a_node_that_an_administrator_sets_down_is_told_as_taken_from_the_job")
+@pytest.mark.mirrored
+def test_a_script_whose_node_an_administrator_sets_down_is_no_cancelled_one(slurm_door: Door, slurm: Cluster) -> None:
+    """Slurm 22.05 and 24.11 kill the script, and the job ends with it; 26.05 lets the others go on."""
+    write_job(slurm_door, TRAINS_ON, nodes="{min: 1, max: 2}", workers="1", more=ON_LOSS)
+    run = slurm_door.submit("job.yaml")
+    wait_for_ranks(run, 2)
+    slurm.run("scontrol", "update", f"NodeName={slurm.job(run.job_id)['BatchHost']}", "State=DOWN", "Reason=fan")
+    slurm_door.write("finish", "")
+
+    def result() -> tuple[str, str]:
+        shown = json.loads(slurm_door.run("status", str(run.path), "--json").stdout)
+        return shown["state"], shown["reason"]
+
+    ends = [("FAILED", "node_lost"), ("SUCCEEDED", "succeeded")]
+    wait_until(lambda: run.is_over() or result() in ends, "it is over", within_s=120, otherwise=run.story)
+    assert result() in ends[slurm.version == "26.05" :], run.story()
+
+
 @pytest.mark.mirrored
 def test_a_run_in_an_allocation_that_slurm_ends_for_a_failed_node_is_no_cancelled_one(
     slurm_door: Door, slurm: Cluster

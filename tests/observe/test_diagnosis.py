@@ -93,6 +93,26 @@ def test_job_cancelled_while_pending_is_certain(run: RunBuilder) -> None:
     assert ending.is_certain
 
 
+@pytest.mark.parametrize(
+    ("reason", "failed_nodes", "exit_code", "expected"),
+    [
+        ("RaisedSignal:9(Killed)", ("node1",), "0:9", "node_lost"),  # 24.11
+        ("JobLaunchFailure", (), "0:9", "node_lost"),  # 22.05, whose srun has not said it yet
+        ("RaisedSignal:9(Killed)", ("node2",), "0:9", "no_result"),  # which the run has survived
+        ("NonZeroExitCode", ("node1",), "1:0", "no_result"),
+    ],
+)
+def test_a_job_that_ended_as_the_node_of_its_script_was_set_down_has_lost_it(
+    reason: str, failed_nodes: tuple[str, ...], exit_code: str, expected: str, run: RunBuilder
+) -> None:
+    status = replace(job(JobState.FAILED, exit_code=exit_code), reason=reason)
+    ending = missing_result(facts(run.start_script().allocate().open_attempt(1)), status, failed_nodes=failed_nodes)
+    assert ending is not None
+    assert (ending.reason, ending.exit_code, ending.is_certain) == (expected, ExitCode.NODE_LOST, False)
+    if expected == "node_lost":
+        assert ending.cause == "node1, the node of the job's script, was set DOWN, and Slurm ended the job with it"
+
+
 @pytest.mark.parametrize(("has_begun", "start"), [(False, "its start"), (True, "another start")])
 def test_a_waiting_job_whose_deadline_came_too_soon_has_not_reached_its_time_limit(
     has_begun: bool, start: str, run: RunBuilder

@@ -91,6 +91,7 @@ def test_a_job_that_the_time_limit_ended_is_out_of_time(row: str) -> None:
     [
         ("COMPLETING|0|4:00|1:00|N/A|N/A|N/A|(null)|NodeDown|\n", True),
         ("NODE_FAIL|0|4:00|1:00|N/A|N/A|N/A|(null)|None|\n", True),
+        ("COMPLETING|0|4:00|1:00|N/A|N/A|N/A|(null)|JobLaunchFailure|\n", True),
         ("RUNNING|0|4:00|1:00|N/A|N/A|N/A|(null)|NodeDown|\n", False),  # it goes on with the others
         ("COMPLETING|0|4:00|1:00|N/A|N/A|N/A|(null)|None|\n", False),
     ],
