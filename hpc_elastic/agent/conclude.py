@@ -57,8 +57,13 @@ from hpc_elastic.scheduler.allocation import Allocation
 from hpc_elastic.scheduler.protocol import JobOutlook, JobState, NodeQuestions
 from hpc_elastic.scheduler.questions import JobQuestions
 from hpc_elastic.scheduler.registry import derive_start, find_cancelled_step
-from hpc_elastic.scheduler.slurm.srun_errors import describe_unstarted, find_launch_error, find_unstarted
-from hpc_elastic.scheduler.slurm.step import find_job_nodes
+from hpc_elastic.scheduler.slurm.srun_errors import (
+    describe_unstarted,
+    find_launch_error,
+    find_over_memory,
+    find_unstarted,
+)
+from hpc_elastic.scheduler.slurm.step import find_job_nodes, find_job_number
 
 WRITTEN_BY = "script"
 NODE_LOST = "node_lost"  # a reason for another start, as in RESULT_REASONS
@@ -73,9 +78,10 @@ class Evidence:
 
     `status`: the highest exit status of the processes that the script launched. `complaint`: the error because of
     which an agent gave up; `launch_error`: that because of which srun did; `unstarted`: the nodes on which srun could
-    not start an agent, with the reasons. `nodes`: the latest records of the last world's nodes. `latest`: the claim of
-    that world. `is_out_of_time`: a local run has reached its time limit. `cancelled_step`: the step of the agents, if
-    the scheduler wrote that it was cancelled.
+    not start an agent, with the reasons; `over_memory`: those on which the scheduler found the job over its
+    memory, with how much it had. `nodes`: the latest records of the last world's nodes. `latest`: that world's claim.
+    `is_out_of_time`: a local run has reached its time limit. `cancelled_step`: the step of the agents, if the scheduler
+    wrote that it was cancelled.
     """
 
     records: Records
@@ -85,6 +91,7 @@ class Evidence:
     complaint: str = ""
     launch_error: str = ""
     unstarted: Mapping[str, str] = field(default_factory=dict)
+    over_memory: Mapping[str, str] = field(default_factory=dict)
     is_stop_requested: bool = False
     is_out_of_time: bool = False
     cancelled_step: str = ""
@@ -351,6 +358,8 @@ def judge(evidence: Evidence) -> Outcome:
         code, reason, cause = ExitCode.STOPPED, "stop_requested", f"the run was cancelled, {ended}"
     elif evidence.is_out_of_time:
         reason, cause = "time_limit", f"the time limit ended the run, {ended}"
+    elif evidence.over_memory:
+        return _killed_for_memory(evidence, failures)
     elif _is_launch_failed(evidence):
         reason, cause = NODE_LOST, f"{describe_unstarted(evidence.unstarted)}, so that no agent went on"
     elif crash is not None:
@@ -371,6 +380,22 @@ def judge(evidence: Evidence) -> Outcome:
         return _without_result(evidence, failures)
     state = RunState.CANCELLED if code is ExitCode.STOPPED else RunState.FAILED
     return Outcome(state=state, exit_code=code, reason=reason, cause=cause, failures=failures)
+
+
+def _killed_for_memory(evidence: Evidence, failures: dict[str, FailureRecord]) -> Outcome:
+    """Return the outcome of a run whose scheduler kills a step on all nodes if it takes too much memory on one."""
+    told = ", ".join(f"{node} ({how_much})" for node, how_much in evidence.over_memory.items())
+    cause = f"the scheduler killed all agents with their workers, which went over the job's memory on {told}"
+    node = next(iter(evidence.over_memory))
+    attempt = evidence.latest.attempt if evidence.latest is not None else 0
+    return Outcome(
+        state=RunState.FAILED,
+        exit_code=ExitCode.NODE_LOST,
+        reason="out_of_memory",
+        cause=cause,
+        failures=failures,
+        root_cause=RootCause(attempt=attempt, failure_class=FailureClass.OUT_OF_MEMORY.value, line=cause, node=node),
+    )
 
 
 def _without_result(evidence: Evidence, failures: dict[str, FailureRecord]) -> Outcome:
@@ -432,10 +457,18 @@ def _gather(layout: RunLayout, plan: LaunchPlan, journal: Journal, records: Reco
         cancelled_step=_find_cancelled_step(layout, first) if status == _KILLED else "",
         launch_error=find_launch_error(last_lines(layout.script_output(first.job_id))),
         unstarted=_find_unstarted(layout, first.job_id, first.nodes),
+        over_memory=_find_over_memory(layout, first.nodes),
         is_stop_requested=_is_end_wanted(journal),
         is_out_of_time=is_local(first.job_id) and _is_out_of_time(first, plan.time_s),
         max_restarts=plan.restart.max_restarts,
     )
+
+
+def _find_over_memory(layout: RunLayout, nodes: Sequence[str]) -> dict[str, str]:
+    """Return the nodes on which the scheduler found this job over its memory, and how much it had of how much."""
+    number = find_job_number(os.environ)
+    told = {node: find_over_memory(last_lines(layout.agent_output(node)), number) for node in nodes}
+    return {node: how_much for node, how_much in told.items() if how_much}
 
 
 def _find_cancelled_step(layout: RunLayout, first: AllocationClaim) -> str:

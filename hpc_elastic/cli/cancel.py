@@ -47,8 +47,9 @@ def main(argv: Sequence[str]) -> int:
     snapshot = cancel_run(found, snapshot, by="hpc-elastic cancel", say=_say)
     if not snapshot.is_over:
         print(
-            f"{snapshot.name} is cancelled; Slurm still ends job {snapshot.job_id} (COMPLETING), for as long as a node "
-            f"does not answer: `hpc-elastic status {snapshot.job_id}` says when it is over"
+            f"{snapshot.name} is cancelled; Slurm still ends job {snapshot.job_id} (COMPLETING): a prolog or epilog "
+            "of the cluster runs, or a node does not answer; "
+            f"`hpc-elastic status {snapshot.job_id}` says when it is over"
         )
         return 0
     return _report(snapshot, "ended")

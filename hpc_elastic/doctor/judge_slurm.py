@@ -14,6 +14,7 @@ TESTED = ("22.05", "24.11", "26.05")
 _PAGE = "docs/reference/slurm-versions.md"
 _LEAST_MIN_JOB_AGE_S = 60
 _LONG_SLURMD_TIMEOUT_S = 900
+_EARLY_PROLOG = {"alloc", "contain", "nohold", "x11", "deferbatch", "runinjob"}  # all of them imply Alloc
 _UNSET = ("", "(null)", "none", "NONE")
 
 
@@ -143,8 +144,15 @@ def _tasks(config: Mapping[str, str]) -> CheckResult:
 
 
 def _prolog_flags(config: Mapping[str, str]) -> CheckResult:
+    """Return what the cluster's prolog does to a launch; 24.11 names several prologs `Prolog[0]` and so on."""
     flags = config.get("PrologFlags", "")
-    return _line("prolog", Severity.OK, f"PrologFlags {'none' if flags in _UNSET else flags}")
+    found = f"PrologFlags {'none' if flags in _UNSET else flags}"
+    has_prolog = any(config.get(name, "") not in _UNSET for name in ("Prolog", "Prolog[0]"))
+    if has_prolog and not _EARLY_PROLOG & set(flags.lower().split(",")):
+        limit = config.get("MessageTimeout", "")
+        within = f"MessageTimeout, {limit}" if limit else "MessageTimeout"
+        found += f": the prolog of a node runs as its agent is launched, and has to end within {within}"
+    return _line("prolog", Severity.OK, found)
 
 
 def _memory_of_jobs(config: Mapping[str, str]) -> CheckResult:

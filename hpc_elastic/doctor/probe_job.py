@@ -36,6 +36,11 @@ MODULE = "hpc_elastic.doctor.node.main"
 # Answers go to standard output of srun, and so of the job; nodes start in a folder that cannot hang. Of two equal
 # options srun takes the last.
 _SRUN = ("--chdir=/", "--output=all")
+_TIMED_OUT = "Socket timed out on send/recv operation"  # srun's word about a launch that slurmd has not answered
+_ACTION = "look on the node: the Python of the job, the package's folder, slurmd"
+_ACTION_LATE = (
+    "look at slurmd on the node, and how long its prolog takes: it has MessageTimeout without PrologFlags=Alloc"
+)
 ENDLESS_S = 5.0  # a reason for which a job waits for ever is one that stays
 FIRST_LINE_S = 60.0  # the script says at once where it runs
 FIRST_ANSWER_S = 300.0  # setup lines may load modules from a slow file system
@@ -419,8 +424,8 @@ def judge_job(outcome: ProbeOutcome) -> Iterator[CheckResult]:
                 verdict=Severity.FAIL,
                 found=f"{name_nodes(nodes, len(outcome.nodes))} {what}{said}",
                 expected="an answer of each node",
-                action="look on the node: the Python of the job, the package's folder, slurmd",
-                key="defaults.python",
+                action=_ACTION_LATE if _TIMED_OUT in said else _ACTION,
+                key="" if _TIMED_OUT in said else "defaults.python",
                 nodes=nodes,
             )
     if not silent and not cut:

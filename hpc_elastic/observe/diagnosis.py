@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -60,6 +61,7 @@ def missing_result(
     complaint: str = "",
     launch_error: str = "",
     is_scancelled: bool = False,
+    failed_nodes: Sequence[str] = (),
 ) -> MissingResult | None:
     """Decide the result of a run whose job is over and that has none; None if the run is not in that state.
 
@@ -70,6 +72,7 @@ def missing_result(
         complaint: the error that ended the head's agent.
         launch_error: why the agents could not be started on all nodes, by the batch script's output.
         is_scancelled: whether the batch script's output tells of a `scancel`.
+        failed_nodes: those that Slurm has taken from the job, by the batch script's output.
     """
     if facts.result is not None or job is None or not job.state.is_terminal:
         return None
@@ -85,8 +88,12 @@ def missing_result(
         return _no_agent_started(job, script_word, launch_error)
     if launch_error and state == "FAILED":  # of a later start
         return _not_launched(launch_error, is_certain=False)
+    if job.native_state == "DEADLINE" and (never_started or facts.has_ended):
+        return _past_deadline(never_started)
     if complaint:
         return _gave_up(complaint)
+    if state == "FAILED" and not never_started and (host := _failed_host(facts, job, failed_nodes)):
+        return _lost_host(host)
     return _ended(job, script_word, never_started)
 
 
@@ -152,9 +159,42 @@ def _gave_up(complaint: str) -> MissingResult:
     )
 
 
+def _failed_host(facts: Facts, job: JobStatus, failed_nodes: Sequence[str]) -> str:
+    """Return the node of the batch script if it was set DOWN, with which the job ended; empty if it was not.
+
+    Slurm kills the script then: as long as the node's slurmd lives, the job has failed with it (22.05 and 24.11).
+    """
+    host = next(iter(facts.allocation.get("nodes") or ()), "")
+    is_killed = (job.exit_code or "").endswith(_KILLED)
+    return str(host) if is_killed and (host in failed_nodes or job.reason == "JobLaunchFailure") else ""
+
+
+def _lost_host(host: str) -> MissingResult:
+    return MissingResult(
+        state=RunState.FAILED,
+        reason="node_lost",
+        exit_code=ExitCode.NODE_LOST,
+        cause=f"{host}, the node of the job's script, was set DOWN, and Slurm ended the job with it",
+        is_certain=False,
+    )
+
+
+def _past_deadline(never_started: bool) -> MissingResult:
+    """Return the result of a run whose waiting job Slurm has removed, since it could not end before its deadline."""
+    start = "its start" if never_started else "another start"
+    return MissingResult(
+        state=RunState.FAILED,
+        reason="deadline",
+        exit_code=ExitCode.NODE_LOST,
+        cause=f"Slurm removed the waiting job: its deadline left no time for {start}",
+        is_certain=True,
+    )
+
+
 def _ended(job: JobStatus, script_word: str, never_started: bool) -> MissingResult:
     ends = {
         "TIMEOUT": (RunState.FAILED, "time_limit", "the time limit ended the job"),
+        "DEADLINE": (RunState.FAILED, "deadline", "the job's deadline ended it"),
         "PREEMPTED": (RunState.FAILED, "preempted", "the job was preempted and not requeued"),
         "NODE_FAIL": (RunState.FAILED, "node_lost", "a node failed and the scheduler ended the job"),
         "OUT_OF_MEMORY": (RunState.FAILED, "out_of_memory", "the job was killed because it went over its memory"),

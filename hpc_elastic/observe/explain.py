@@ -17,6 +17,7 @@ from typing import Any
 
 from hpc_elastic.failures.classes import Blame, FailureClass, blame_of
 from hpc_elastic.failures.describe import describe_failure
+from hpc_elastic.hostlist import name_some
 from hpc_elastic.observe.diagnosis import JOB_CANCELLED
 from hpc_elastic.observe.explain_advice import advice_of, meaning_of
 from hpc_elastic.observe.explain_facts import (
@@ -31,7 +32,15 @@ from hpc_elastic.observe.explain_facts import (
     seconds_of,
     text_of,
 )
-from hpc_elastic.observe.narrate import NO_LIMIT, describe_left_out, describe_nodes, has_no_logs, unix_time
+from hpc_elastic.observe.narrate import (
+    NO_LIMIT,
+    STOPPED,
+    describe_left_out,
+    describe_nodes,
+    has_no_logs,
+    is_in_prolog,
+    unix_time,
+)
 from hpc_elastic.observe.snapshot import Snapshot
 from hpc_elastic.rank_set import format_ranks, name_ranks
 
@@ -231,6 +240,8 @@ def _cause_without_attempt(snapshot: Snapshot) -> str:
         return f"{describe_nodes(gone)} of attempt {snapshot.attempts} {were} lost; the others wait to go on, or to end"
     if snapshot.attempts:
         return f"nothing has failed: attempt {snapshot.attempts} runs"
+    if is_in_prolog(snapshot):
+        return "the run has not started: a prolog of the cluster runs on the job's nodes"
     if snapshot.allocations:
         return "no attempt was opened yet: the agents wait for nodes, or prepare them"
     return ": ".join(filter(None, ("the run has not started", snapshot.wait.why)))
@@ -271,7 +282,9 @@ def _history(snapshot: Snapshot, now: float) -> Iterable[ExplainedAttempt]:
 
 def _class(facts: ExplainFacts, root_cause: Mapping[str, Any] | None) -> str | None:
     if found := text_of(root_cause, "class") or (facts.culprit.failure_class if facts.culprit else ""):
-        return found
+        is_agents = found == FailureClass.AGENT_LOST.value and facts.losses
+        is_taken = is_agents and {loss.node for loss in facts.losses} <= set(facts.taken_nodes)
+        return FailureClass.NODE_LOST.value if is_taken else found
     if facts.losses:
         return FailureClass.NODE_LOST.value
     is_end = facts.snapshot.is_over and attempt_after(facts.snapshot, facts.attempt) is None
@@ -364,6 +377,13 @@ def _notes(facts: ExplainFacts, *, is_guess: bool) -> Iterable[str]:
     if facts.snapshot.note and facts.snapshot.note != facts.snapshot.wait.endless:  # the cause says that
         yield facts.snapshot.note
     yield from (note for note in facts.notes if note not in (facts.snapshot.note or ""))
+    if facts.taken_nodes:
+        yield (
+            f"Slurm has taken {name_some(facts.taken_nodes)} from the job: set DOWN, by itself or by an administrator, "
+            f"or the job was made smaller; `scontrol show node {facts.taken_nodes[0]}` says which"
+        )
+    if not facts.snapshot.is_over and facts.snapshot.job_state in STOPPED:
+        yield f"Slurm has stopped the job ({facts.snapshot.job_state}): nothing of it runs until it is resumed"
     if facts.snapshot.changed_line:
         yield facts.snapshot.changed_line
     if facts.snapshot.left_out and facts.snapshot.nodes:

@@ -30,6 +30,7 @@ _BY_REASON = {
     "setup_failed": "read the end of the script's output: the line that failed is there",
     "terminated": "if it was the time limit or preemption, let the run requeue itself then, or ask for more time",
     "time_limit": "ask for more time, or let the job be started again more often: requeue.max, requeue.on",
+    "deadline": "submit the job file again with a later deadline, or less time: the script goes on from its checkpoint",
     "preempted": "let the job be started again more often (requeue.max, requeue.on), or use another partition",
     "exit_timeout": "look what the ranks that ran on did at the end; raise elastic.exit_timeout if they had work left",
     "no_result": "read the ends of the agents' outputs, and ask whether the nodes were switched off or rebooted",
@@ -110,6 +111,8 @@ _BY_START = (
 )
 # The cause where the job, or the agents' step in it, was cancelled.
 _BY_A_PERSON = re.compile(rf"{JOB_CANCELLED}|step \S+ of the job, in which the agents ran, was cancelled")
+# The cause where srun had no answer about the launch of an agent.
+_LAUNCH_TIMED_OUT = re.compile(r"srun could not start the agents on .*Socket timed out")
 _WORDS = frozenset(member.value for member in FailureClass)
 _HANGS = ("stalled", "silent", "collective_timeout")
 
@@ -120,6 +123,10 @@ def meaning_of(facts: ExplainFacts, failure_class: str | None) -> str:
         return "it ran on after the first rank had exited 0"
     if _ended_early(facts, failure_class):
         return "it ended before the ranks that still needed it"
+    if _is_about_joins(facts, failure_class):
+        return "nodes that did not join"
+    if failure_class == FailureClass.OUT_OF_MEMORY.value and _ends_with(facts, "out_of_memory"):
+        return "more memory than the job may have, for which the scheduler kills all of it"
     if failure_class == FailureClass.SIGNAL.value and (name := _signal(facts)) in _BY_SIGNAL:
         return _BY_SIGNAL[name][0]
     return MEANINGS[FailureClass(failure_class)].phrase if failure_class in _WORDS else ""
@@ -150,9 +157,19 @@ def _has_no_space(facts: ExplainFacts) -> bool:
     return any(map(tells_of_no_space, filter(None, (complaint, facts.snapshot.note))))
 
 
+def _is_about_joins(facts: ExplainFacts, failure_class: str | None) -> bool:
+    """Return whether nodes did not join the others; ranks that found no process group are another matter."""
+    return failure_class == FailureClass.RENDEZVOUS.value and facts.culprit is None
+
+
 def _about_failure(facts: ExplainFacts, failure_class: str | None) -> str:
-    if failure_class not in _WORDS or _ends_with(facts, "exit_timeout"):
+    if failure_class not in _WORDS or _ends_with(facts, "exit_timeout") or _is_about_joins(facts, failure_class):
         return ""
+    if failure_class == FailureClass.NODE_LOST.value and _LAUNCH_TIMED_OUT.search(facts.snapshot.cause or ""):
+        return (
+            "ask the administrator about slurmd on the node, and how long its prolog takes: without PrologFlags=Alloc "
+            "it has MessageTimeout"
+        )
     frame = frame_of(facts)
     if _ended_early(facts, failure_class):
         return (

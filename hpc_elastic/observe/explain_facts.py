@@ -74,7 +74,8 @@ class ExplainFacts:
     are known, `has_all_failures` says whether these are all; `culprit` the one that is its cause. `has_ended` says
     whether the attempt is over; `failed_agent` is the node whose agent failed itself. `stacks` are where the ranks of
     an attempt that hung were, those that wait for others last; `collectives` what torch's flight recorder says.
-    `is_scancelled`: the agents got the TERM that ended the run from a `scancel`, by the script's output.
+    `is_scancelled`: the agents got the TERM that ended the run from a `scancel`, by the script's output. `taken_nodes`
+    are lost nodes that the scheduler has taken from the job.
     """
 
     snapshot: Snapshot
@@ -92,6 +93,7 @@ class ExplainFacts:
     files: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     is_scancelled: bool = False
+    taken_nodes: tuple[str, ...] = ()
 
 
 def find_culprit(root_cause: Mapping[str, Any] | None, failures: Iterable[FailureFacts]) -> FailureFacts | None:

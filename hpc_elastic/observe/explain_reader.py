@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 from hpc_elastic.codec import DecodeError, from_json
 from hpc_elastic.errors import UsageError
+from hpc_elastic.hostlist import HostlistError, expand_hostlist
 from hpc_elastic.observe.explain_evidence import TRACEBACK_LINES, callstack_of, excerpt, excerpts_of_rank
 from hpc_elastic.observe.explain_facts import (
     Excerpt,
@@ -44,7 +45,7 @@ from hpc_elastic.rundir.complaint import last_lines
 from hpc_elastic.rundir.error_file import read_tail
 from hpc_elastic.rundir.layout import RunLayout
 from hpc_elastic.rundir.new_names import exists, open_anew
-from hpc_elastic.scheduler.slurm.srun_errors import tells_of_scancel
+from hpc_elastic.scheduler.slurm.srun_errors import find_failed_nodes, tells_of_scancel
 
 if TYPE_CHECKING:
     from hpc_elastic.failures.stacks import StackGroup
@@ -135,6 +136,7 @@ class _Reader:
             files=tuple(dict.fromkeys(files)),
             notes=tuple(dict.fromkeys(self._notes)),
             is_scancelled=is_scancelled,
+            taken_nodes=tuple(self._taken_nodes(attempt, losses)),
         )
 
     def _is_scancelled(self, attempt: int | None) -> bool:
@@ -143,6 +145,20 @@ class _Reader:
         if snapshot.reason != "terminated" or not snapshot.job_id or attempt_after(snapshot, attempt) is not None:
             return False
         return tells_of_scancel(last_lines(self._layout.script_output(snapshot.job_id)))
+
+    def _taken_nodes(self, attempt: int | None, losses: Sequence[NodeLoss]) -> Iterator[str]:
+        """Yield the lost nodes that Slurm has taken from the job: set DOWN, or left out where a job is made smaller."""
+        snapshot = self._snapshot
+        if not losses or not snapshot.job_id or snapshot.scheduler != "slurm":
+            return
+        failed = find_failed_nodes(last_lines(self._layout.script_output(snapshot.job_id)))
+        left: Sequence[str] | None = None
+        own = next((each for each in snapshot.attempt_history if each.number == attempt), None)
+        is_latest_start = own is not None and own.allocation == snapshot.allocations and snapshot.between is None
+        if is_latest_start and snapshot.job_state == "RUNNING" and snapshot.job_nodes:
+            with contextlib.suppress(HostlistError):
+                left = expand_hostlist(snapshot.job_nodes)
+        yield from (loss.node for loss in losses if loss.node in failed or (left is not None and loss.node not in left))
 
     # Failures.
 
@@ -204,6 +220,8 @@ class _Reader:
         heads = dict.fromkeys(filter(_is_name, (own.head, later.head if later else "", *own.nodes[:2])))
         noted = {loss.node: loss for head in heads for loss in self._loss_events(head, attempt)}
         gone = set(own.nodes) - set(later.nodes) if later is not None else set(self._snapshot.lost_nodes)
+        if noted and later is not None and later.allocation != own.allocation:
+            gone = set()  # the next start of the job has other nodes
         for node in [*noted, *sorted(gone - noted.keys())]:
             yield noted.get(node) or NodeLoss(node=node, message="", timestamp=0.0)
 

@@ -9,12 +9,12 @@ from shlex import quote
 from hpc_elastic.hostlist import name_some
 from hpc_elastic.observe.facts import AttemptFacts
 from hpc_elastic.observe.snapshot import Snapshot
-from hpc_elastic.observe.waiting import WAITING
 from hpc_elastic.rundir.states import RunState
 from hpc_elastic.useful_time.division import TimeUse
 from hpc_elastic.useful_time.reading import UsefulTime
 
-_STOPPED = ("SUSPENDED", "STOPPED")  # Slurm's words for a job that keeps its nodes and does nothing
+PROLOG = "Prolog"  # Slurm's reason for a job that has its nodes, and no more yet (PrologFlags=Alloc)
+STOPPED = ("SUSPENDED", "STOPPED")  # Slurm's words for a job that keeps its nodes and does nothing
 _NODES_SHOWN = 6
 _REASONS_SHOWN = 3
 NO_LIMIT = 1_000_000_000  # a plan's value for no limit: another program, such as torchrun, counts instead
@@ -35,14 +35,20 @@ def narrate_state(previous: Snapshot | None, current: Snapshot) -> list[str]:
 def describe_state(snapshot: Snapshot) -> str:
     """Return the state with its reason or its nodes: `PENDING (Resources)`, `RUNNING on node[1-4]`.
 
-    Of a job that the scheduler has stopped for a while it is `RUNNING (SUSPENDED) on node[1-4]`.
+    Of a job that the scheduler has stopped for a while it is `RUNNING (SUSPENDED) on node[1-4]`, and of one on whose
+    nodes a prolog runs before its script begins `RUNNING (Prolog) on node[1-4]`.
     """
-    if snapshot.state.value in WAITING and snapshot.job_reason:
-        return f"{snapshot.state.value} ({snapshot.job_reason})"
+    if snapshot.wait.reason:
+        return f"{snapshot.state.value} ({snapshot.wait.reason})"
     if snapshot.state.value == "RUNNING" and snapshot.job_nodes:
-        stopped = f" ({snapshot.job_state})" if snapshot.job_state in _STOPPED else ""
-        return f"RUNNING{stopped} on {snapshot.job_nodes}"
+        word = snapshot.job_state if snapshot.job_state in STOPPED else PROLOG if is_in_prolog(snapshot) else ""
+        return f"RUNNING{f' ({word})' if word else ''} on {snapshot.job_nodes}"
     return snapshot.state.value
+
+
+def is_in_prolog(snapshot: Snapshot) -> bool:
+    """Return whether Slurm has given the job its nodes, and a prolog runs there before the script begins."""
+    return snapshot.state.value == "RUNNING" and snapshot.job_reason == PROLOG
 
 
 def describe_counts(counts: Mapping[RunState, int]) -> str:

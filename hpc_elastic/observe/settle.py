@@ -19,6 +19,7 @@ from hpc_elastic.rundir.layout import RunLayout
 from hpc_elastic.rundir.records import RunResultRecord, TimeSpent, utc_text
 from hpc_elastic.scheduler.slurm.srun_errors import (
     describe_unstarted,
+    find_failed_nodes,
     find_launch_error,
     find_unstarted,
     tells_of_scancel,
@@ -51,6 +52,11 @@ def unwritten_note(error: FileSystemError) -> str:
     """Return the note for people about a result that could not be written."""
     what = f"the result could not be written: {error.message}; what is shown is from the scheduler and the outputs"
     return f"{what}; free some space, then `hpc-elastic status` writes it" if is_for_want_of_space(error) else what
+
+
+def read_failed_nodes(script_output: str) -> tuple[str, ...]:
+    """Return the nodes that Slurm has taken from the job because they are DOWN, by the script's output."""
+    return find_failed_nodes(last_lines(script_output))
 
 
 def read_launch_error(script_output: str) -> str:

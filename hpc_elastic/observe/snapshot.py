@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from hpc_elastic.observe.diagnosis import decide_state
 from hpc_elastic.observe.facts import AttemptFacts, FactReader, Facts, root_cause_of
-from hpc_elastic.observe.waiting import WAITING, Wait
+from hpc_elastic.observe.waiting import WAITING, Wait, describe_vain_starts, find_reason
 from hpc_elastic.rundir.layout import RunLayout
 from hpc_elastic.rundir.states import RunState
 
@@ -88,7 +88,7 @@ class Snapshot:
     def wait(self) -> Wait:
         """What Slurm says of a job that waits in the queue."""
         is_waiting = self.state.value in WAITING and self.scheduler == "slurm"
-        return Wait(self.job_id or "", (self.job_reason or "") if is_waiting else "")
+        return Wait(self.job_id or "", find_reason(self.job_state, self.job_reason) if is_waiting else "")
 
     @property
     def is_over(self) -> bool:
@@ -217,6 +217,7 @@ def make_snapshot(facts: Facts, job: JobStatus | None, note: str | None = None) 
                     note or _ended_note(facts, job),
                     _stop_note(facts, state),
                     facts.step_wait if state is RunState.RUNNING else None,
+                    _vain_note(facts, job) if state.value in WAITING else None,
                     _full_note(facts),
                     *facts.unreadable[:1],
                 ),
@@ -255,6 +256,15 @@ def _stop_note(facts: Facts, state: RunState) -> str | None:
     if not facts.is_stop_requested or state not in (RunState.PENDING, RunState.REQUEUED):
         return None
     return "a stop is asked for: the run ends as soon as its job starts"
+
+
+def _vain_note(facts: Facts, job: JobStatus | None) -> str | None:
+    """Return a note about starts of the waiting job since the latest one that an agent has claimed."""
+    if job is None:
+        return None
+    before = facts.allocation.get("restart_count") if facts.allocation.get("job_id") == job.job_id else None
+    times = job.restarts - before - 1 if isinstance(before, int) else job.restarts
+    return describe_vain_starts(job.job_id, times, has_begun=before is not None) or None
 
 
 def _full_note(facts: Facts) -> str | None:

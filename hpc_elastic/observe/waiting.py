@@ -14,8 +14,11 @@ WAITING = ("PENDING", "REQUEUED")  # the states in which the job is in the queue
 _LAUNCH_FAILED = "[Ll]aunch failed requeued held"
 _HELD = "JobHeldUser|requeued in held state|JobHoldMaxRequeue"
 _RESERVATION_OVER = "Reservation .* was deleted|ReservationDeleted"
+_PARTITION_LIMIT = "PartitionNodeLimit|PartitionTimeLimit"
 _PER_JOB = r"Max\w*Per(?:Job|Node)|QOSMin|QOSTimeLimit|AssociationTimeLimit"  # what other jobs do is no matter
 _NOT_VALID = "InvalidAccount|InvalidQOS|AccountNotAllowed|QOSNotAllowed"
+# States of a job in the queue that say more than its reason: for minutes its nodes boot, or a prolog or epilog runs.
+_TELLING_STATES = ("CONFIGURING", "POWER_UP_NODE", "COMPLETING")
 # What is found first counts: a pattern of the reason, what it means, what to do, and a command for it.
 _REASONS = (
     (
@@ -51,9 +54,9 @@ _REASONS = (
         "sinfo --summarize",
     ),
     (
-        "PartitionNodeLimit|PartitionTimeLimit",
+        _PARTITION_LIMIT,
         "it asks for more than its partition allows now",
-        "ask for less `time` or fewer `nodes`, or name another partition",
+        "ask for less time, or another partition, by `scontrol update`; else it waits until its partition allows more",
         "scontrol show partition",
     ),
     (
@@ -96,12 +99,50 @@ _REASONS = (
     ),
     ("[Ll]icenses?", "its licenses are in use", "", "scontrol show licenses"),
     ("Resources|Priority", "", "", "squeue --start --job {job}"),
+    (
+        "CONFIGURING|POWER_UP_NODE",
+        "its nodes are made ready: they boot, or a prolog of the cluster runs",
+        "",
+        "scontrol show job {job}",
+    ),
+    (
+        "COMPLETING",
+        "Slurm still ends the start before: an epilog of the cluster runs, or a node does not answer",
+        "",
+        "scontrol show job {job}",
+    ),
 )
 
 
 _FOR_EVER = re.compile(
-    f"{_HELD}|{_RESERVATION_OVER}|{_LAUNCH_FAILED}|{_PER_JOB}|{_NOT_VALID}|JobHeldAdmin|DependencyNeverSatisfied|BadConstraints"
+    f"{_HELD}|{_RESERVATION_OVER}|{_LAUNCH_FAILED}|{_PER_JOB}|{_PARTITION_LIMIT}|{_NOT_VALID}|JobHeldAdmin|DependencyNeverSatisfied|BadConstraints"
 )
+
+
+def find_reason(native_state: str | None, reason: str | None) -> str:
+    """Return Slurm's word for why a job waits: its reason, or its state where that says more; empty if neither does.
+
+    A job that Slurm still ends has the reason of that end, unless it will be held.
+    """
+    is_told = _FOR_EVER.search(reason or "") or (reason and native_state != "COMPLETING")
+    return reason if reason and is_told else native_state if native_state in _TELLING_STATES else ""
+
+
+def describe_vain_starts(job_id: str, times: int, *, has_begun: bool) -> str:
+    """Return a line about a job that Slurm starts again and again without an agent of it; empty below two times.
+
+    Args:
+        job_id: the job's number.
+        times: how often since its last start that had an agent, or at all.
+        has_begun: whether there was such a start.
+    """
+    if times < 2:
+        return ""
+    since = " since its last one" if has_begun else ""
+    return (
+        f"Slurm has begun to start job {job_id} {times} times{since}, and no agent has come of it: its nodes do not "
+        "boot, or a prolog of the cluster fails; see `sinfo --list-reasons`, and ask the administrators"
+    )
 
 
 @dataclass(frozen=True, slots=True)

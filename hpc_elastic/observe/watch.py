@@ -207,6 +207,7 @@ class RunWatch:
             complaint=agent_complaint(fresh),
             launch_error=settle.read_launch_error(fresh.script_output) if fresh.script_output else "",
             is_scancelled=settle.is_scancelled(fresh.script_output) if fresh.script_output else False,
+            failed_nodes=settle.read_failed_nodes(fresh.script_output) if fresh.script_output else (),
         )
         if missing is None:
             return False

@@ -452,6 +452,7 @@ RESULT_REASONS = {
     "terminated": "the agents got a TERM from outside: scancel, or a cause that Slurm did not say",
     "time_limit": "the job's time limit was reached, and the job is not started again",
     "preempted": "Slurm took the job's nodes for another job, and the job is not started again",
+    "deadline": "the job waited, and its deadline (sbatch --deadline) left no time for a start",
     "notice_taken": "every rank exited 0, or 75 after a notice of an operator, and the job is not started again",
     "out_of_memory": "Slurm killed the job because it went over its memory, before an agent could write a result",
     "nodes_missing": "too few nodes joined within join_timeout",

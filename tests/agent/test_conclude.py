@@ -132,6 +132,25 @@ def test_a_step_that_somebody_cancelled_alone_ends_the_run_as_cancelled(start: S
     )
 
 
+def test_agents_that_were_killed_for_the_memory_of_one_node_are_told_so_and_not_as_cancelled(start: Start) -> None:
+    start.claim()
+    outputs = {
+        "node0": "slurmstepd-node0: error: *** STEP 42.0 ON node0 CANCELLED AT 2026-11-27T10:15:01 ***\n",
+        "node1": "slurmstepd-node1: error: StepId=42.0 exceeded memory limit (419430400 > 314572800), being killed\n"
+        "2026-11-27 10:15:01 hpc-elastic node1: node0 is lost, which was head: the other side closed the connection\n",
+    }
+    for node, text in outputs.items():
+        output = Path(start.layout.agent_output(node))
+        output.parent.mkdir(parents=True, exist_ok=True)
+        output.write_text(text)
+    result = start.conclude()
+    assert (result["state"], result["exit_code"], result["reason"]) == ("FAILED", 7, "out_of_memory")
+    assert result["cause"] == (
+        "the scheduler killed all agents with their workers, which went over the job's memory on node1 (400 of 300 MiB)"
+    )
+    assert (result["root_cause"]["class"], result["root_cause"]["node"]) == ("out_of_memory", "node1")
+
+
 def test_agents_that_were_killed_before_the_first_attempt_leave_a_result_too(start: Start) -> None:
     start.claim(attempt=None)
     result = start.conclude()

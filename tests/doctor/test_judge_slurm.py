@@ -39,6 +39,16 @@ def test_good_settings_are_all_well() -> None:
     assert {each.verdict for each in judged().values()} == {Severity.OK}
 
 
+@pytest.mark.parametrize("name", ["Prolog", "Prolog[0]"])
+def test_a_prolog_that_runs_as_late_as_the_launch_is_told(name: str) -> None:
+    changes = {name: "/etc/slurm/prolog.sh", "MessageTimeout": "10 sec"}
+    assert judged(changes)["prolog"].found == "PrologFlags Alloc,Contain"
+    late = judged({**changes, "PrologFlags": "(null)"})["prolog"]
+    assert late.found.startswith("PrologFlags none: the prolog of a node runs as its agent is launched")
+    assert late.found.endswith("within MessageTimeout, 10 sec")
+    assert judged({"PrologFlags": "(null)", name: "(null)"})["prolog"].found == "PrologFlags none"
+
+
 @pytest.mark.parametrize("case", SETTINGS)
 def test_every_setting_is_found_in_what_a_release_prints(case: str) -> None:
     config = parse_config(settings(case)["config"])

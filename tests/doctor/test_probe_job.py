@@ -109,6 +109,13 @@ def test_a_silent_node_is_named_with_what_slurm_says_of_it(lines: tuple[str, ...
     assert (result.nodes, result.found) == (("node3",), f"node3 gave no answer{said}")
 
 
+def test_a_launch_that_slurmd_does_not_answer_in_time_may_wait_for_a_prolog() -> None:
+    answers = tuple(each for each in OUTCOME.answers if each.node != "node3")
+    line = "srun: error: Task launch for StepId=7.0 failed on node node3: Socket timed out on send/recv operation"
+    (result,) = judge_job(replace(OUTCOME, answers=answers, problem="it has ended", lines=(line,)))
+    assert (result.key, "how long its prolog takes" in result.action) == ("", True)
+
+
 def test_a_node_that_stopped_half_way_is_named() -> None:
     answers = tuple(each for each in OUTCOME.answers if (each.node, each.check) != ("node2", "end"))
     (result,) = judge_job(replace(OUTCOME, answers=answers, problem="not all nodes answered within 130 s"))

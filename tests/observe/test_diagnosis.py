@@ -93,6 +93,39 @@ def test_job_cancelled_while_pending_is_certain(run: RunBuilder) -> None:
     assert ending.is_certain
 
 
+@pytest.mark.parametrize(
+    ("reason", "failed_nodes", "exit_code", "expected"),
+    [
+        ("RaisedSignal:9(Killed)", ("node1",), "0:9", "node_lost"),  # 24.11
+        ("JobLaunchFailure", (), "0:9", "node_lost"),  # 22.05, whose srun has not said it yet
+        ("RaisedSignal:9(Killed)", ("node2",), "0:9", "no_result"),  # which the run has survived
+        ("NonZeroExitCode", ("node1",), "1:0", "no_result"),
+    ],
+)
+def test_a_job_that_ended_as_the_node_of_its_script_was_set_down_has_lost_it(
+    reason: str, failed_nodes: tuple[str, ...], exit_code: str, expected: str, run: RunBuilder
+) -> None:
+    status = replace(job(JobState.FAILED, exit_code=exit_code), reason=reason)
+    ending = missing_result(facts(run.start_script().allocate().open_attempt(1)), status, failed_nodes=failed_nodes)
+    assert ending is not None
+    assert (ending.reason, ending.exit_code, ending.is_certain) == (expected, ExitCode.NODE_LOST, False)
+    if expected == "node_lost":
+        assert ending.cause == "node1, the node of the job's script, was set DOWN, and Slurm ended the job with it"
+
+
+@pytest.mark.parametrize(("has_begun", "start"), [(False, "its start"), (True, "another start")])
+def test_a_waiting_job_whose_deadline_came_too_soon_has_not_reached_its_time_limit(
+    has_begun: bool, start: str, run: RunBuilder
+) -> None:
+    if has_begun:
+        run.allocate().open_attempt(1).end_allocation(1, "time_limit")
+    ending = missing_result(facts(run), replace(job(JobState.TIMEOUT), native_state="DEADLINE"), "job CANCELLED")
+    assert ending is not None
+    assert (ending.state, ending.reason, ending.exit_code) == (RunState.FAILED, "deadline", ExitCode.NODE_LOST)
+    assert ending.cause == f"Slurm removed the waiting job: its deadline left no time for {start}"
+    assert ending.is_certain
+
+
 def test_job_cancelled_after_a_request_was_stopped_by_a_person(run: RunBuilder) -> None:
     ending = missing_result(facts(run.request_stop()), job(JobState.CANCELLED))
     assert ending is not None
@@ -215,7 +248,7 @@ def test_a_job_that_was_killed_for_its_memory_is_told_as_such(run: RunBuilder) -
     assert ending.cause == "the job was killed because it went over its memory, and no agent wrote a result"
 
 
-@pytest.mark.parametrize(("native", "reason"), [("DEADLINE", "time_limit"), ("BOOT_FAIL", "node_lost")])
+@pytest.mark.parametrize(("native", "reason"), [("DEADLINE", "deadline"), ("BOOT_FAIL", "node_lost")])
 def test_slurms_other_words_mean_what_their_state_means(run: RunBuilder, native: str, reason: str) -> None:
     state = {"DEADLINE": JobState.TIMEOUT, "BOOT_FAIL": JobState.NODE_FAIL}[native]
     ending = missing_result(facts(run.allocate().open_attempt(1)), replace(job(state), native_state=native))

@@ -14,13 +14,14 @@ from hpc_elastic.observe.explain import Explanation, explain
 from hpc_elastic.observe.explain_advice import ENDED_EARLY
 from hpc_elastic.observe.explain_facts import ExplainFacts
 from hpc_elastic.observe.explain_reader import read_explain_facts
-from hpc_elastic.observe.snapshot import take_tolerant_snapshot
+from hpc_elastic.observe.facts import FactReader
+from hpc_elastic.observe.snapshot import make_snapshot, take_tolerant_snapshot
 from hpc_elastic.observe.watch import RunWatch
 from hpc_elastic.rundir.records import FailureRecord, RootCause, RunState
-from hpc_elastic.scheduler.protocol import JobState
+from hpc_elastic.scheduler.protocol import JobState, JobStatus
 from tests.membership.script import a_failure
 from tests.observe.builders import RunBuilder
-from tests.observe.failed_runs import CAUSE, LATE, failure, silent_rank, stalled, start
+from tests.observe.failed_runs import CAUSE, LATE, failure, note_loss, silent_rank, stalled, start
 from tests.observe.test_snapshot import TellingScheduler
 
 
@@ -151,6 +152,91 @@ def test_what_to_do_about_a_program_that_does_not_start_follows_its_error(
 ) -> None:
     not_started = failure(start(tmp_path / "other"), 3, "start_failed", message)
     assert advice in ended(tmp_path / "run", not_started).advice[0]
+
+
+def lost_by_a_closed_connection(root: Path) -> RunBuilder:
+    """A run that goes on without node2."""
+    run = start(root)
+    note_loss(run, "node2: the other side closed the connection")
+    root_cause = RootCause(attempt=1, failure_class="agent_lost", line="node2 was lost: x", node="node2")
+    return run.open_attempt(2, reason="node2 was lost", node_losses=1, nodes=("node1", "node3"), root_cause=root_cause)
+
+
+@pytest.mark.parametrize(
+    ("said", "job_nodes", "failure_class"),
+    [
+        ("srun: error: Node failure on node2\n", None, "node_lost"),  # set DOWN
+        ("srun: error: node2: task 1: Killed\n", "node[1,3]", "node_lost"),  # `scontrol update NumNodes=1`
+        ("srun: error: node2: task 1: Killed\n", "node[1-2]", "agent_lost"),
+        ("srun: error: node2: task 1: Killed\n", None, "agent_lost"),
+    ],
+)
+def test_a_node_that_slurm_has_taken_from_the_job_is_told_so(
+    said: str, job_nodes: str | None, failure_class: str, tmp_path: Path
+) -> None:
+    run = lost_by_a_closed_connection(tmp_path / "run").start_script(f"hpc_elastic: run directory\n{said}")
+    job = JobStatus(job_id=run.job_id, state=JobState.RUNNING, native_state="RUNNING", nodes=job_nodes)
+    found = explain(read_explain_facts(run.layout, make_snapshot(FactReader(run.layout).read(), job)), 0.0)
+    assert found.failure_class == failure_class
+    assert any("Slurm has taken node2 from the job" in note for note in found.notes) == (failure_class == "node_lost")
+
+
+def test_nodes_that_the_next_start_of_the_job_does_not_have_are_not_lost(tmp_path: Path) -> None:
+    run = start(tmp_path / "run")
+    note_loss(run, "node2: no answer for 10 s")
+    run.start_script("srun: error: Node failure on node2\n").end_allocation(1, "node_lost").allocate(
+        2, nodes=("node3", "node4")
+    )
+    run.open_attempt(2, reason="the run goes on", node_losses=1, nodes=("node3", "node4"), allocation=2)
+    job = JobStatus(job_id=run.job_id, state=JobState.RUNNING, native_state="RUNNING", nodes="node[3-4]")
+    found = explain(read_explain_facts(run.layout, make_snapshot(FactReader(run.layout).read(), job)), 0.0)
+    assert found.lost_nodes == ("node2",)
+    assert [note for note in found.notes if "has taken node1" in note or "node2, node1" in note] == []
+
+
+def test_a_launch_that_slurmd_did_not_answer_in_time_may_wait_for_a_prolog(tmp_path: Path) -> None:
+    cause = (
+        "srun could not start the agents on node2 (Socket timed out on send/recv operation), so that no agent went on"
+    )
+    run = RunBuilder(tmp_path / "run").submit().start_script().allocate()
+    run.end(RunState.FAILED, exit_code=7, reason="node_lost", cause=cause)
+    found = explain(read_explain_facts(run.layout, take_tolerant_snapshot(run.layout)), 0.0)
+    assert "how long its prolog takes" in found.advice[0]
+
+
+def test_a_job_that_slurm_has_suspended_is_told_not_to_run(tmp_path: Path) -> None:
+    run = start(tmp_path / "run")
+    job = JobStatus(job_id=run.job_id, state=JobState.RUNNING, native_state="SUSPENDED")
+    found = explain(read_explain_facts(run.layout, make_snapshot(FactReader(run.layout).read(), job)), 0.0)
+    assert "Slurm has stopped the job (SUSPENDED): nothing of it runs until it is resumed" in found.notes
+
+
+def test_a_job_on_whose_nodes_a_prolog_runs_is_told_so(tmp_path: Path) -> None:
+    run = RunBuilder(tmp_path / "run").submit()
+    job = JobStatus(job_id=run.job_id, state=JobState.RUNNING, native_state="RUNNING", nodes="node1", reason="Prolog")
+    found = explain(read_explain_facts(run.layout, make_snapshot(FactReader(run.layout).read(), job)), 0.0)
+    assert found.cause == "the run has not started: a prolog of the cluster runs on the job's nodes"
+
+
+def test_nodes_that_did_not_join_are_no_process_group(tmp_path: Path) -> None:
+    root_cause = RootCause(attempt=1, failure_class="rendezvous", line="1 of 2 nodes joined", nodes=("node2",))
+    run = start(tmp_path / "run")
+    run.end(RunState.FAILED, exit_code=6, reason="nodes_missing", cause="1 of 2 nodes joined", root_cause=root_cause)
+    found = explain(read_explain_facts(run.layout, take_tolerant_snapshot(run.layout)), 0.0)
+    assert (found.failure_class, found.meaning) == ("rendezvous", "nodes that did not join")
+    assert [line.partition(";")[0] for line in found.advice] == ["read why each node did not join"]
+
+
+def test_a_job_that_the_scheduler_killed_for_its_memory_is_not_the_kernels_work(tmp_path: Path) -> None:
+    line = (
+        "the scheduler killed all agents with their workers, which went over the job's memory on node2 (400 of 300 MiB)"
+    )
+    root_cause = RootCause(attempt=1, failure_class="out_of_memory", line=line, node="node2")
+    run = start(tmp_path / "run")
+    run.end(RunState.FAILED, exit_code=7, reason="out_of_memory", cause=line, root_cause=root_cause)
+    found = explain(read_explain_facts(run.layout, take_tolerant_snapshot(run.layout)), 0.0)
+    assert found.meaning == "more memory than the job may have, for which the scheduler kills all of it"
+    assert found.advice[0].startswith("ask for more memory (sbatch.mem)")
 
 
 def test_a_job_that_was_cancelled_in_the_queue_gets_no_advice_about_time_limits(tmp_path: Path) -> None:

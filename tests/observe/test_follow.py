@@ -137,6 +137,7 @@ def test_a_job_that_slurm_has_suspended_is_told_from_one_that_works(tmp_path: Pa
     works = replace(take_snapshot(run.layout, TellingScheduler(JobState.RUNNING)), job_nodes="node[1-2]")
     assert describe_state(works) == "RUNNING on node[1-2]"
     assert describe_state(replace(works, job_state="SUSPENDED")) == "RUNNING (SUSPENDED) on node[1-2]"
+    assert describe_state(replace(works, job_reason="Prolog")) == "RUNNING (Prolog) on node[1-2]"
 
 
 def test_many_nodes_are_counted_and_the_first_named() -> None:

@@ -45,14 +45,20 @@ class SilentScheduler:
 class TellingScheduler(SilentScheduler):
     """A scheduler that says what it was told."""
 
-    def __init__(self, state: JobState, reason: str | None = None) -> None:
-        self.state, self.reason = state, reason
+    def __init__(self, state: JobState, reason: str | None = None, *, restarts: int = 0) -> None:
+        self.state, self.reason, self.restarts = state, reason, restarts
         self.asked: list[tuple[str, ...]] = []
 
     def query(self, job_ids: Sequence[str]) -> Mapping[str, JobStatus]:
         self.asked.append(tuple(job_ids))
         return {
-            job_id: JobStatus(job_id=job_id, state=self.state, native_state=self.state.value, reason=self.reason)
+            job_id: JobStatus(
+                job_id=job_id,
+                state=self.state,
+                native_state=self.state.value,
+                reason=self.reason,
+                restarts=self.restarts,
+            )
             for job_id in job_ids
         }
 
@@ -79,6 +85,28 @@ def test_newest_allocation_says_which_job_is_asked_for(tmp_path: Path) -> None:
     scheduler = TellingScheduler(JobState.RUNNING)
     assert take_snapshot(run.layout, scheduler).job_id == "43"
     assert scheduler.asked == [("43",)]
+
+
+@pytest.mark.parametrize(
+    ("has_begun", "restarts", "told"),
+    [
+        (True, 1, ""),
+        (True, 2, ""),
+        (True, 4, "job 42 3 times since its last one"),
+        (False, 1, ""),
+        (False, 2, "job 42 2 times, "),
+    ],
+)
+def test_starts_of_a_job_that_had_no_agent_are_a_note(
+    has_begun: bool, restarts: int, told: str, tmp_path: Path
+) -> None:
+    """As those of a prolog of the cluster that fails: Slurm starts the job again each time, and only counts."""
+    run = RunBuilder(tmp_path / "run").submit()
+    if has_begun:
+        run.allocate()
+    scheduler = TellingScheduler(JobState.PENDING, "BeginTime", restarts=restarts)
+    note = take_snapshot(run.layout, scheduler).note or ""
+    assert (told in note and "no agent has come of it" in note) if told else not note
 
 
 @pytest.mark.parametrize(

@@ -135,7 +135,8 @@ def test_the_environment_crosses_over_by_an_explicit_list(tmp_path: Path) -> Non
     scene.run(DATA="/", **variables)
     told = told_by(scene)
     crossed = {name for name in told["environ"] if not name.startswith(("HPC_ELASTIC_HOST_", "LC_", "SLURM_JOB_"))}
-    assert crossed == {"STUBS", "TOKEN", "SLURM_CONF", "CUDA_VISIBLE_DEVICES", "HPC_ELASTIC_TIME_LEFT"}
+    for_srun = {"HPC_ELASTIC_TIME_LEFT", "SLURM_OOM_KILL_STEP"}
+    assert crossed == {"STUBS", "TOKEN", "SLURM_CONF", "CUDA_VISIBLE_DEVICES", *for_srun}
     assert told["environ"]["TOKEN"] == "a\nb=c"
     assert told["ignores_term"], "the runtime, with which the step would end, must outlive the agent"
 

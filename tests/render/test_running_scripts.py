@@ -255,7 +255,14 @@ def test_the_script_adds_nothing_of_its_own_to_the_environment(tmp_path: Path) -
     scene = make_scene(tmp_path, env={"SECRET_OF_THE_PLAN": "1"})
     scene.run(STUB_STATUS="0")
     added = set(scene.srun_environment()) - {"SLURM_JOB_ID", "SLURM_JOB_NUM_NODES", "STUB_STATUS", "STUBS"}
-    assert added <= {"PATH", "HOME", "LANG", "PWD", "OLDPWD", "SHLVL", "_", "HPC_ELASTIC_TIME_LEFT"}
+    for_srun = {"HPC_ELASTIC_TIME_LEFT", "SLURM_OOM_KILL_STEP"}
+    assert added <= {"PATH", "HOME", "LANG", "PWD", "OLDPWD", "SHLVL", "_", *for_srun}
+
+
+def test_a_site_does_not_have_all_ranks_killed_where_one_is_out_of_memory(tmp_path: Path) -> None:
+    scene = make_scene(tmp_path)
+    scene.run(STUB_STATUS="0", SLURM_OOM_KILL_STEP="1")  # as sbatch sets it by the site's own
+    assert scene.srun_environment()["SLURM_OOM_KILL_STEP"] == "0"
 
 
 HOSTILE_NAMES = (

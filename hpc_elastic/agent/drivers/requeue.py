@@ -5,6 +5,7 @@ arrives and again when the workers are gone, and by the time left:
 
     the scheduler has counted another start            it requeues the job by itself: nothing to do
     the job has a time of preemption                   preempted
+    a node of it failed, for which all of it ends      node loss
     its time was over, by the scheduler or our clock   time limit
     it runs, is cancelled or completes                 cancelled, as by scancel
     no answer                                          unknown: no result, and the job is neither ended nor requeued
@@ -132,6 +133,8 @@ class AllocationEnd:
                 self._say_stopping(reason)
             if reason is None and not self._is_stop_requested():
                 return ExitCode.REQUEUE, "stopped by the scheduler, which does not say whether the job starts again"
+            if reason == NODE_LOST:
+                result = _ended_for_a_node(result)
         else:
             reason = result.reason if result.reason in CAUSES else None
             if result.reason in FOR_WANT_OF_NODES and self._is_fault_of_nodes():
@@ -178,6 +181,8 @@ class AllocationEnd:
             return REQUEUED
         if outlook.is_preempted:
             return Trigger.PREEMPTED.value
+        if outlook.has_lost_node:
+            return NODE_LOST
         # A job that was cancelled by a person near its end is cancelled nevertheless.
         if outlook.is_out_of_time or (self._came_near_end() and outlook.state is not JobState.CANCELLED):
             return Trigger.TIME_LIMIT.value
@@ -221,3 +226,10 @@ class AllocationEnd:
         text = f"stopping: {words}"
         metadata = {"reason": reason or "unknown"}
         self._note(Note(name="run.stopping", message=text, attempt=self._attempt(), metadata=metadata))
+
+
+def _ended_for_a_node(result: RunResultRecord) -> RunResultRecord:
+    """Return the result of a job of which Slurm ends all nodes where one fails: an salloc without `--no-kill`."""
+    cause = "a node of the job failed, and the scheduler ended all of the job for it"
+    code = int(ExitCode.NODE_LOST)
+    return replace(result, state=RunState.FAILED, exit_code=code, reason=NODE_LOST, cause=cause, root_cause=None)

@@ -24,6 +24,9 @@ from hpc_elastic.scheduler.slurm.srun_errors import find_ended_agents
 LAST_LINE_BYTES = 4096
 SRUN_BYTES = 1 << 20  # srun writes a line for each of thousands of tasks that it could not start
 LONGEST_LINE = 200
+_PROLOG_FAILED = (
+    "error: TaskProlog failed status="  # Slurm's words: the task ends with that status, and was none of ours
+)
 
 
 class Findings:
@@ -75,15 +78,16 @@ class Findings:
     def _diagnoses(self, nodes: Sequence[str], own: Endpoint) -> Iterator[Diagnosis]:
         ended = self._ended_agents()
         for node in nodes:
-            record, end = self._record(node), ended.get(node, "")
+            record, end, is_own = self._record(node), ended.get(node, ""), _is_of_agent(ended.get(node, ""))
             if record is None:
                 said = f"srun: {end}; " if end else ""
                 detail = f"has never started its agent: {said}{self._sign_of_life(node)}"
                 missing = MissingNode(node=node, cause=RendezvousCause.NEVER_STARTED, detail=detail)
                 found = Diagnosis(missing=missing)
+                is_own = is_own and _PROLOG_FAILED not in detail
             else:
                 found = judge(record, head=self._place.node, own=own, port_range=self._plan.network.port_range)
-            yield replace(found, gave_up=True, ended=not _is_of_agent(end)) if end else found
+            yield replace(found, gave_up=True, ended=not is_own) if end else found
 
     def _ended_agents(self) -> Mapping[str, str]:
         """Returns the nodes whose agents have ended or could not be started, with srun's words in the script's output.

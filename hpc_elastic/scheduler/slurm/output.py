@@ -53,6 +53,8 @@ _URGENCY = (
     JobState.GONE,
     JobState.COMPLETED,
 )
+# Why a job ends that nobody has cancelled: it may not lose a node, or that of its script was set DOWN (22.05).
+_NODE_FAILED = ("NodeDown", "JobLaunchFailure")
 _SUBMITTED = re.compile(r"(?:Submitted batch job )?([0-9]+)(?:;\S*| on cluster \S+)?")
 _SUBMITTED_IN_WORDS = re.compile(r"Submitted batch job ([0-9]+)(?: on cluster \S+)?")
 _ESCAPE = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")  # colours of a script around sbatch
@@ -219,6 +221,8 @@ def parse_outlook(output: CommandOutput, *, reserved_until: datetime | None = No
             ends_with_reservation=ends_with_reservation,
             is_preempted=is_preempted,
             is_out_of_time=row["Reason"] == "TimeLimit" or row["State"] == "TIMEOUT",
+            has_lost_node=state is not JobState.RUNNING
+            and (row["Reason"] in _NODE_FAILED or row["State"] == "NODE_FAIL"),
             starts=parse_moment(row["StartTime"]) if state is JobState.PENDING else None,
         )
     except ValueError as error:

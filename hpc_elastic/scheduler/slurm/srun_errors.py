@@ -25,10 +25,17 @@ _REFUSED = re.compile(r"srun: error: Task launch for \S+ failed on node (\S+): (
 _NOT_STARTED = re.compile(r"srun: error: task ([0-9]{1,7}) (launch failed: .*)")
 _ENDED = re.compile(r"srun: error: (\S+): tasks? [0-9,-]+: (.+)")
 _REBOOTED = re.compile(r"srun: error: Aborting, io error and missing step on node ([0-9]{1,7})")
+_FAILED_NODE = re.compile(r"srun: error: Node failure on (\S+)")  # Slurm has set it DOWN, or somebody has
 _WAITS = re.compile(r"srun: Job (\S+) step creation (?:temporarily|still) disabled, retrying \((.*)\)")
 # What slurmstepd writes to the script's output at a `scancel` (22.05, 24.11 and 26.05). Another cause stands after DUE
 # TO (TIME LIMIT, PREEMPTION, NODE FAILURE, JOB REQUEUE ...); the signal of 26.05 is none.
 _SCANCEL = re.compile(r".*\berror: \*\*\* JOB \S+ ON \S+ CANCELLED AT \S+(?: DUE to SIGNAL \w+)? \*\*\*")
+# What slurmstepd writes where Slurm follows the memory of steps (JobAcctGatherParams=OverMemoryKill), before it has the
+# whole step killed: to the output of its node's task. That of 26.05 has the time in place of its name.
+_OVER_MEMORY = re.compile(
+    r"(?:\[\S+\] )?(?:slurmstepd\S* )?error: (?:StepId=|Step |JobId=|Job )([0-9]+)\S* "
+    r"exceeded (?:virtual )?memory limit \(([0-9]{1,20}) > ([0-9]{1,20})\), being killed"
+)
 _BEGINS = "hpc_elastic: run directory "  # the first line of each start, which all write into one file
 # What comes before is of setup, which may use srun as well, or of an earlier start: its end may be all of the file that
 # the NFS client of another node than the script's shows so far.
@@ -103,6 +110,29 @@ def find_ended_agents(lines: Sequence[str], nodes: Sequence[str], *, start: int)
 def tells_of_scancel(lines: Sequence[str]) -> bool:
     """Return whether the latest start of the job was signalled with `scancel`, which ends it unless told otherwise."""
     return any(map(_SCANCEL.fullmatch, _of_latest_start(lines)))
+
+
+def find_failed_nodes(lines: Sequence[str]) -> tuple[str, ...]:
+    """Return the nodes that Slurm has taken from the job in its latest start, for they are DOWN, by srun's words."""
+    found: list[str] = []
+    for match in filter(None, map(_FAILED_NODE.fullmatch, _of_latest_start(lines))):
+        with contextlib.suppress(HostlistError):
+            found += expand_hostlist(match[1])
+    return tuple(dict.fromkeys(found))
+
+
+def find_over_memory(lines: Sequence[str], job_id: str) -> str:
+    """Return by how much a step of this job went over its memory on a node; empty if it did not.
+
+    Slurm kills the whole step for it, on all nodes.
+
+    Args:
+        lines: of the output of the node's task.
+        job_id: the job's number, for a file may have lines of earlier jobs of the run.
+    """
+    found = (match for match in map(_OVER_MEMORY.fullmatch, lines) if match and match[1] == job_id)
+    used, limit = next(((int(match[2]), int(match[3])) for match in found), (0, 0))
+    return f"{used / 2**20:.0f} of {limit / 2**20:.0f} MiB" if limit else ""
 
 
 def describe_unstarted(unstarted: Mapping[str, str]) -> str:

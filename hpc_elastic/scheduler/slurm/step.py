@@ -38,7 +38,7 @@ def find_job_id(environ: Mapping[str, str]) -> str | None:
     task whose own job id is the array's: with that id `scancel` would end the whole array. A job that was submitted
     inside of a task inherits the task's `SLURM_ARRAY_*` (22.05), so these variables alone prove nothing.
     """
-    own = environ.get("SLURM_JOB_ID") or environ.get("SLURM_JOBID")
+    own = find_job_number(environ) or None
     array, task = environ.get("SLURM_ARRAY_JOB_ID"), environ.get("SLURM_ARRAY_TASK_ID")
     if own and array and task and task.isdecimal() and own in (array, environ.get(ARRAY_MARK)):
         return array_task_id(array, int(task))
@@ -112,6 +112,11 @@ def find_job_nodes(environ: Mapping[str, str]) -> tuple[str, ...]:
     with contextlib.suppress(ValueError):
         return expand_hostlist(environ.get("SLURM_JOB_NODELIST", ""))
     return ()
+
+
+def find_job_number(environ: Mapping[str, str]) -> str:
+    """Return the number of this script's job, a task's own one for a task of an array; empty if it is no job's."""
+    return environ.get("SLURM_JOB_ID") or environ.get("SLURM_JOBID") or ""
 
 
 def launch_address(environ: Mapping[str, str]) -> str:

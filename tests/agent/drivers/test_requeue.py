@@ -37,6 +37,7 @@ PREEMPTED = JobOutlook(state=JobState.RUNNING, restarts=0, seconds_left=5, is_pr
 OUT_OF_TIME = JobOutlook(state=JobState.COMPLETING, restarts=0, is_out_of_time=True)
 REQUEUED = JobOutlook(state=JobState.COMPLETING, restarts=1)
 CANCELLED = JobOutlook(state=JobState.COMPLETING, restarts=0)
+ENDED_FOR_A_NODE = JobOutlook(state=JobState.COMPLETING, restarts=0, has_lost_node=True)
 
 
 def ending_by(answer: JobOutlook | None) -> Answers:
@@ -58,8 +59,13 @@ def stops(root: Path) -> list[str]:
 
 @pytest.mark.parametrize(
     ("answer", "reason"),
-    [(PREEMPTED, "preempted"), (OUT_OF_TIME, "time_limit"), (REQUEUED, "requeued")],
-    ids=["preempted", "time-limit", "requeued"],
+    [
+        (PREEMPTED, "preempted"),
+        (OUT_OF_TIME, "time_limit"),
+        (REQUEUED, "requeued"),
+        (ENDED_FOR_A_NODE, "node_lost"),
+    ],
+    ids=["preempted", "time-limit", "requeued", "node-lost"],
 )
 def test_a_term_of_the_scheduler_leaves_the_run_without_a_result(
     tmp_path: Path, answer: JobOutlook, reason: str
@@ -91,6 +97,20 @@ def test_why_a_run_stops_is_recorded_though_its_workers_are_gone_before_slurm_ha
 
     play(tmp_path, scene, answers=answers, times=QUICK)
     assert stops(tmp_path) == ["preempted"]
+
+
+def test_a_job_that_slurm_ends_for_a_failed_node_is_no_cancelled_one(tmp_path: Path) -> None:
+    """As salloc without --no-kill: nothing starts it again."""
+
+    async def scene(made: Scene) -> None:
+        next_start = made.coordinator._journal.next_start
+        next_start._plan = replace(next_start._plan, requeue=RequeuePlan(max=0, on=()))
+        assert (await terminate(made)).exit_code == 7
+
+    play(tmp_path, scene, answers=ending_by(ENDED_FOR_A_NODE), times=QUICK)
+    result = read_json(RunLayout(tmp_path).result)
+    assert (result["state"], result["reason"], stops(tmp_path)) == ("FAILED", "node_lost", ["node_lost"])
+    assert result["cause"] == "a node of the job failed, and the scheduler ended all of the job for it"
 
 
 def test_a_term_that_slurm_does_not_explain_cancels_the_run(tmp_path: Path) -> None:

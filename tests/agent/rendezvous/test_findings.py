@@ -125,6 +125,18 @@ def test_who_srun_says_has_ended_is_over(
     assert is_quoted == (is_over and not has_written)
 
 
+@pytest.mark.parametrize("code", [1, 6])
+def test_a_node_whose_task_prolog_fails_is_at_fault_whatever_it_exits_with(code: int, tmp_path: Path) -> None:
+    layout = RunLayout(tmp_path)
+    said = f"srun: error: node1: task 1: Exited with exit code {code}\n"
+    Path(layout.script_output("42")).write_text(f"{LAUNCHED}{said}")
+    Path(layout.agents).mkdir()
+    Path(layout.agent_output("node1")).write_text(f"slurmstepd-node1: error: TaskProlog failed status={code}\n")
+    found = read(tmp_path)
+    assert (found.gave_up, found.ended) == (True, True)
+    assert "TaskProlog failed" in found.missing.detail
+
+
 def test_what_srun_has_said_in_an_earlier_start_of_the_job_ends_no_agent(tmp_path: Path) -> None:
     """NFS may show another node than the script's no more of the file for half a minute."""
     said = f"{LAUNCHED}srun: error: node1: task 1: Exited with exit code 75\n"

@@ -87,6 +87,20 @@ def test_a_job_that_the_time_limit_ended_is_out_of_time(row: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("row", "has_lost_node"),
+    [
+        ("COMPLETING|0|4:00|1:00|N/A|N/A|N/A|(null)|NodeDown|\n", True),
+        ("NODE_FAIL|0|4:00|1:00|N/A|N/A|N/A|(null)|None|\n", True),
+        ("COMPLETING|0|4:00|1:00|N/A|N/A|N/A|(null)|JobLaunchFailure|\n", True),
+        ("RUNNING|0|4:00|1:00|N/A|N/A|N/A|(null)|NodeDown|\n", False),  # it goes on with the others
+        ("COMPLETING|0|4:00|1:00|N/A|N/A|N/A|(null)|None|\n", False),
+    ],
+)
+def test_a_job_that_slurm_ends_for_a_node_is_known(row: str, has_lost_node: bool) -> None:
+    assert told(row).has_lost_node is has_lost_node
+
+
+@pytest.mark.parametrize(
     "row",
     [
         "",

@@ -7,7 +7,9 @@ import pytest
 from hpc_elastic.scheduler.slurm.srun_errors import (
     describe_unstarted,
     find_ended_agents,
+    find_failed_nodes,
     find_launch_error,
+    find_over_memory,
     find_unstarted,
     tells_of_scancel,
 )
@@ -182,3 +184,39 @@ SCANCEL = "slurmstepd-node1: error: *** JOB 42 ON node1 CANCELLED AT 2026-11-27T
 )
 def test_a_scancel_is_told_by_the_script_of_the_latest_start(lines: tuple[str, ...], is_told: bool) -> None:
     assert tells_of_scancel(lines) == is_told
+
+
+@pytest.mark.parametrize(
+    ("line", "told"),
+    [
+        (
+            "slurmstepd-node2: error: StepId=42.0 exceeded memory limit (425394176 > 314572800), being killed",
+            "406 of 300 MiB",
+        ),
+        ("slurmstepd: error: Step 42.0 exceeded memory limit (425394176 > 314572800), being killed", "406 of 300 MiB"),
+        (
+            "slurmstepd: error: Job 42 exceeded virtual memory limit (425394176 > 314572800), being killed",
+            "406 of 300 MiB",
+        ),
+        (
+            "[2026-11-27T22:32:20.1] slurmstepd: error: Step 42.0 exceeded memory limit (99 > 9), being killed",
+            "0 of 0 MiB",
+        ),
+        ("slurmstepd-node2: error: StepId=41.0 exceeded memory limit (425394176 > 314572800), being killed", ""),
+        ("rank 3 exceeded memory limit (425394176 > 314572800), being killed", ""),
+        (CANCELLED[0], ""),
+    ],
+)
+def test_a_step_that_went_over_its_memory_is_told_with_how_much_it_had(line: str, told: str) -> None:
+    assert find_over_memory(("hpc-elastic node2: attempt 1", line, "hpc-elastic node2: node1 is lost"), "42") == told
+
+
+def test_nodes_that_slurm_takes_from_the_job_are_those_of_its_latest_start() -> None:
+    lines = (
+        BEGINS,
+        "srun: error: Node failure on node9",
+        BEGINS,
+        "srun: error: Node failure on node2",
+        "srun: error: x",
+    )
+    assert find_failed_nodes((*lines, "srun: error: Node failure on node2")) == ("node2",)
