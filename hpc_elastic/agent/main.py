@@ -18,6 +18,7 @@ from hpc_elastic.agent.job_end import see_to_job_end
 from hpc_elastic.agent.net.reach import Finding
 from hpc_elastic.agent.records.journal import Journal
 from hpc_elastic.agent.records.log_room import reserve_room
+from hpc_elastic.agent.records.output_name import name_output
 from hpc_elastic.agent.records.retries import retry_here
 from hpc_elastic.agent.records.telemetry import record_crash
 from hpc_elastic.agent.rendezvous.findings import Findings
@@ -90,6 +91,7 @@ def _run(layout: RunLayout) -> int:
     questions = JobQuestions(complain=lambda text: journal.say(text, "warning"))
     journal = Journal(layout, plan, allocation, questions=questions)
     become_subreaper()
+    name_output(layout, allocation.node, STDERR)
     reserve_room(STDERR)
     # A name server that does not answer costs 5 s or more for each look-up; the workers inherit this setting.
     os.environ.setdefault("RES_OPTIONS", "timeout:1 attempts:1")
