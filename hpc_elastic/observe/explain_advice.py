@@ -55,8 +55,17 @@ _BY_SIGNAL = {
     ),
     "SIGPIPE": ("a pipe whose reader had ended", "look which program read what this rank wrote, and why it ended"),
 }
+# Of fork and clone: no more processes or threads.
+_NO_PROCESSES = (
+    r"Resource temporarily unavailable|[Cc]an't start new thread",
+    (
+        "start fewer processes and threads (data loader workers, OMP_NUM_THREADS), or raise their limit: ulimit -u, which "
+        "Slurm passes on from where the job is submitted, or pids.max of the job's cgroup"
+    ),
+)
 # What to do about an exception, by a pattern of its type or message: the first that is found.
 _BY_MESSAGE = (
+    _NO_PROCESSES,
     (r"Too many open files", "close files, or raise the limit (ulimit -n) in setup; data loader workers share it"),
     (
         r"\bMemoryError\b|[Cc]an't allocate memory|Cannot allocate memory",
@@ -100,6 +109,7 @@ _BY_ABORT = (
 )
 # What to do about a program that could not be started, by a pattern of the message.
 _BY_START = (
+    _NO_PROCESSES,
     (r"Permission denied", "make it executable (chmod +x), and look at the rights of the folders above it"),
     (r"No such file", "look whether it is there on that node; relative paths begin in the folder of the job file"),
     (

@@ -133,9 +133,14 @@ def own_address(allocation: Allocation, network: NetworkPlan) -> str:
                     return source
     if len(allocation.nodes) == 1:
         return next(iter(sorted(usable)), "127.0.0.1")
+    if not usable:
+        raise AllocationError(
+            f"{allocation.node} has no IPv4 address but that of the loopback interface, and agents need one to meet",
+            tip="run on one node, or ask the administrator for addresses of IPv4 beside those of IPv6",
+        )
     raise AllocationError(
         f"{allocation.node} has no address that the other nodes could use: its name resolves to none of "
-        f"{', '.join(sorted(usable)) or 'its interfaces (there are none)'}",
+        f"{', '.join(sorted(usable))}",
         tip="set network.interface in the site's file",
     )
 
