@@ -32,6 +32,8 @@ _BY_REASON = {
     "time_limit": "ask for more time, or let the job be started again more often: requeue.max, requeue.on",
     "preempted": "let the job be started again more often (requeue.max, requeue.on), or use another partition",
     "exit_timeout": "look what the ranks that ran on did at the end; raise elastic.exit_timeout if they had work left",
+    "run_directory": "look whether the run directory is on that node (srun -w NODE ls -ld DIRECTORY), or choose with "
+    "--run-dir a folder that all nodes share; doctor tries that",
     "no_result": "read the ends of the agents' outputs, and ask whether the nodes were switched off or rebooted",
 }
 ENDED_EARLY = "had ended with exit code 0"  # in the line of a root cause: a rank that the others still needed
@@ -59,8 +61,8 @@ _BY_SIGNAL = {
 _NO_PROCESSES = (
     r"Resource temporarily unavailable|[Cc]an't start new thread",
     (
-        "start fewer processes and threads (data loader workers, OMP_NUM_THREADS), or raise their limit: ulimit -u, which "
-        "Slurm passes on from where the job is submitted, or pids.max of the job's cgroup"
+        "start fewer processes and threads (data loader workers, OMP_NUM_THREADS), or raise their limit: ulimit -u, "
+        "which Slurm passes on from where the job is submitted, or pids.max of the job's cgroup"
     ),
 )
 # What to do about an exception, by a pattern of its type or message: the first that is found.

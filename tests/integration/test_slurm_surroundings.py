@@ -68,6 +68,19 @@ def test_an_agents_output_is_found_by_its_nodes_name_on_a_machine_of_another_nam
     assert "node1, node2" in slurm_door.run("logs", str(run.path), "--node", "node9", exit_code=2).stderr
 
 
+@pytest.mark.mirrored
+def test_a_first_node_without_the_run_directory_is_the_cause(
+    slurm_door: Door, slurm: Cluster, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    write_job(slurm_door, WHO, nodes="1", workers="1")
+    with slurm.mounted("node1", tmp_path_factory.mktemp("empty"), slurm_door.folder):
+        run = slurm_door.submit("job.yaml", "--set", "sbatch.nodelist=node1", wait=True, exit_code=5)
+    result = assert_over(run, "FAILED", 5)
+    assert result["reason"] == "run_directory"
+    assert "the run directory is not there, or cannot be written" in result["cause"]
+    assert "choose with --run-dir" in " ".join(slurm_door.run("explain", str(run.path)).stdout.split())
+
+
 def start_one(door: Door, name: str) -> Run:
     run = door.submit("job.yaml", "--set", f"name={name}")
     wait_for_ranks(run, 4)
