@@ -120,6 +120,7 @@ class RendezvousCause(str, Enum):
     """Why a node is missing in the rendezvous; `docs/how-to/rendezvous.md` says what to do about each."""
 
     NEVER_STARTED = "never_started"  # its agent left no trace
+    AGENT_FAILED = "agent_failed"  # its agent ended with an error of its own before it could join
     CANNOT_RESOLVE = "cannot_resolve"  # the node cannot resolve the head's host name
     CANNOT_ROUTE = "cannot_route"  # the head's machine does not answer on any port
     REFUSED = "refused"  # the head's machine refuses the connection: nobody listens on the port

@@ -17,7 +17,8 @@ import time
 from collections.abc import Callable, Collection, Sequence
 from typing import Protocol
 
-from hpc_elastic.agent.net.reach import OTHER_PORTS, find_answering_port
+from hpc_elastic.agent.net.reach import find_answering_port
+from hpc_elastic.agent.node.answering import OTHER_PORTS
 from hpc_elastic.agent.records.another_start import ask_for_another_start
 from hpc_elastic.agent.records.journal import Journal
 from hpc_elastic.errors import ExitCode, HpcElasticError, SchedulerError

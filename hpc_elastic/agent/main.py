@@ -15,18 +15,22 @@ import traceback
 from collections.abc import Sequence
 
 from hpc_elastic.agent.job_end import see_to_job_end
+from hpc_elastic.agent.net.reach import Finding
 from hpc_elastic.agent.records.journal import Journal
 from hpc_elastic.agent.records.log_room import reserve_room
+from hpc_elastic.agent.records.output_name import name_output
 from hpc_elastic.agent.records.retries import retry_here
 from hpc_elastic.agent.records.telemetry import record_crash
+from hpc_elastic.agent.rendezvous.findings import Findings
 from hpc_elastic.agent.supervisor import Supervisor
 from hpc_elastic.agent.system.event_loop import run
 from hpc_elastic.agent.system.processes import become_subreaper
-from hpc_elastic.errors import ExitCode, FileSystemError, HpcElasticError, RunDirectoryError
+from hpc_elastic.agent.system.refusals import TIP, describe_refusal
+from hpc_elastic.errors import ExitCode, FileSystemError, HpcElasticError, RendezvousCause, RunDirectoryError
 from hpc_elastic.membership.actions import Leave
 from hpc_elastic.membership.authentication import SECRET_BYTES
 from hpc_elastic.plan.launch_plan import LaunchPlan, parse_plan
-from hpc_elastic.printable import printable
+from hpc_elastic.printable import printable, printable_line
 from hpc_elastic.rundir.complaint import complaint
 from hpc_elastic.rundir.layout import RunLayout
 from hpc_elastic.rundir.records import NodeResult, WorkerState
@@ -87,6 +91,7 @@ def _run(layout: RunLayout) -> int:
     questions = JobQuestions(complain=lambda text: journal.say(text, "warning"))
     journal = Journal(layout, plan, allocation, questions=questions)
     become_subreaper()
+    name_output(layout, allocation.node, STDERR)
     reserve_room(STDERR)
     # A name server that does not answer costs 5 s or more for each look-up; the workers inherit this setting.
     os.environ.setdefault("RES_OPTIONS", "timeout:1 attempts:1")
@@ -100,8 +105,8 @@ def _run(layout: RunLayout) -> int:
         leave = run(supervise())
     except HpcElasticError:
         raise
-    except Exception:
-        _record_crash(layout, plan, allocation, journal)
+    except Exception as error:
+        _record_crash(layout, plan, allocation, journal, error)
         return int(ExitCode.NODE_LOST)
     see_to_job_end(leave, plan, allocation, journal, questions)
     if leave.exit_code == ExitCode.RUN_DIRECTORY:
@@ -143,10 +148,24 @@ def _read_secret(layout: RunLayout) -> bytes:
     return secret
 
 
-def _record_crash(layout: RunLayout, plan: LaunchPlan, allocation: Allocation, journal: Journal) -> None:
-    """Record that this agent crashed, in the node's result; the guard kills the workers when this process ends."""
-    detail = traceback.format_exc()
-    print(printable(detail), file=sys.stderr, flush=True)
+def _record_crash(
+    layout: RunLayout, plan: LaunchPlan, allocation: Allocation, journal: Journal, error: Exception
+) -> None:
+    """Record that this agent crashed, for people and for the head; the guard kills the workers when this process ends.
+
+    What the system refuses is told in one line; any other error is a defect of ours, and its traceback is shown.
+    """
+    traced = "".join(traceback.format_exception(error))
+    refusal = describe_refusal(error)
+    if refusal is None:
+        print(printable(traced), file=sys.stderr, flush=True)
+    cause = refusal or printable_line(traced.strip().splitlines()[-1])
+    print(complaint(cause, _start()), file=sys.stderr, flush=True)
+    if refusal is not None:
+        print(f"tip: {TIP}", file=sys.stderr, flush=True)
+    detail = traced if refusal is None else f"{traced}{refusal}\n"
+    failed = Finding(cause=RendezvousCause.AGENT_FAILED, detail=f"cannot take part, for its agent failed: {cause}")
+    Findings(plan, allocation).write(failed, tries=0, gave_up=True, versions={})
     attempt = 0
     with contextlib.suppress(RunDirectoryError):
         attempt = (list_numbers(layout.attempts) or [0])[-1]

@@ -86,13 +86,13 @@ def submit_array(
         interruption.outcome = submitted_line(prepared[0].plan.name, job_id, layout.root)
         submissions = _submissions(layout, prepared, given, job_id)
         array_submission = _array_record(array or os.path.basename(layout.root), submissions, job_id, limit)
-        add_to_index(array_submission, layout.root)
         errors = []
         for room, said in zip(rooms, (array_submission, *submissions), strict=True):
             try:
                 record(room, to_json(said), job_id)
             except RunDirectoryError as error:  # the other runs' records are written all the same
                 errors.append(error)
+        add_to_index(array_submission, layout.root)
         if errors:
             raise errors[0]
     return submissions

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import queue
 import signal
 import sys
 import threading
@@ -27,6 +28,8 @@ from hpc_elastic.rundir.records import ArraySubmission, Submission, utc_text
 from hpc_elastic.rundir.reservation import Reservation
 from hpc_elastic.scheduler.protocol import Scheduler
 from hpc_elastic.scheduler.slurm.commands import selection
+
+INDEX_WITHIN_S = 5.0
 
 
 def submit_run(prepared: PreparedRun, scheduler: Scheduler) -> Submission:
@@ -70,8 +73,10 @@ def start_run(
             raise
         interruption.outcome = submitted_line(plan.name, job_id, plan.run_dir)
         submission = make_submission(plan, job_id, is_foreground=is_foreground)
-        add_to_index(submission, plan.run_dir)
-        record(room, to_json(submission), job_id)
+        try:
+            record(room, to_json(submission), job_id)
+        finally:
+            add_to_index(submission, plan.run_dir)
     return submission
 
 
@@ -186,7 +191,10 @@ def make_submission(
 
 
 def add_to_index(submitted: Submission | ArraySubmission, directory: str) -> None:
-    """Add what was submitted to the user's index; if that is not possible, print a warning and go on."""
+    """Add what was submitted to the user's index; if that is not possible, print a warning and go on.
+
+    The index is in the home, whose file server may hang while that of the runs works: it is not waited for.
+    """
     run, tasks = (
         (submitted.array, len(submitted.tasks)) if isinstance(submitted, ArraySubmission) else (submitted.run, 0)
     )
@@ -203,7 +211,24 @@ def add_to_index(submitted: Submission | ArraySubmission, directory: str) -> Non
         host=submitted.host,
         folder_number=folder_number(),
     )
+    path = index_path(os.environ)
+    problems: queue.SimpleQueue[str] = queue.SimpleQueue()
+
+    def append() -> None:
+        try:
+            append_entry(path, entry)
+        except RunDirectoryError as error:
+            problems.put(error.message)
+        else:
+            problems.put("")
+
     try:
-        append_entry(index_path(os.environ), entry)
-    except RunDirectoryError as error:
-        print(f"hpc-elastic: warning: the run is not in the index: {error.message}", file=sys.stderr)
+        threading.Thread(target=append, name="index", daemon=True).start()
+    except RuntimeError:  # this user may have no more threads
+        append()
+    try:
+        problem = problems.get(timeout=INDEX_WITHIN_S)
+    except queue.Empty:
+        problem = f"{path} has not been written within {INDEX_WITHIN_S:g} s"
+    if problem:
+        print(f"hpc-elastic: warning: the run is not in the index: {problem}", file=sys.stderr)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 from argparse import Namespace
@@ -114,7 +115,13 @@ def _no_rank(layout: RunLayout, attempt: int, rank: int) -> str:
 
 
 def _node_names(layout: RunLayout) -> list[str]:
-    return sorted(name[: -len(".out")] for name in _names(layout.agents) if name.endswith(".out"))
+    """Return the names of the nodes that have an output; a link by such a name stands for the file of a host's name."""
+    names = {name for name in _names(layout.agents) if name.endswith(".out")}
+    linked = set()
+    for name in names:
+        with contextlib.suppress(OSError):  # of one that is no link
+            linked.add(os.readlink(os.path.join(layout.agents, name)))
+    return sorted(name[: -len(".out")] for name in names - linked)
 
 
 def _names(folder: str) -> list[str]:

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 SETTLE_S = 60.0  # NFS may hide a new name for 30 s and more, and an agent's last write takes its time
 _KILLED = (":9", ":15")  # the ends of a job's exit code if a signal has ended its script
+_NO_OUTPUT = ":53"  # the same, where slurmd could not open the script's output: it has not run
 JOB_CANCELLED = "the job was cancelled"  # begins the cause where the scheduler itself says so
 
 
@@ -94,6 +95,8 @@ def missing_result(
         return _gave_up(complaint)
     if state == "FAILED" and not never_started and (host := _failed_host(facts, job, failed_nodes)):
         return _lost_host(host)
+    if state == "FAILED" and (job.exit_code or "").endswith(_NO_OUTPUT):
+        return _not_begun(is_certain=never_started)
     return _ended(job, script_word, never_started)
 
 
@@ -144,6 +147,18 @@ def _not_launched(launch_error: str, *, is_certain: bool) -> MissingResult:
         reason="node_lost",
         exit_code=ExitCode.NODE_LOST,
         cause=f"{launch_error}, so that no agent went on",
+        is_certain=is_certain,
+    )
+
+
+def _not_begun(*, is_certain: bool) -> MissingResult:
+    """Return the result of a run whose batch script slurmd could not start, as it could not open its output."""
+    return MissingResult(
+        state=RunState.FAILED,
+        reason="run_directory",
+        exit_code=ExitCode.RUN_DIRECTORY,
+        cause="Slurm could not begin the job's script (0:53): on the job's first node the run directory is not there, "
+        "or cannot be written",
         is_certain=is_certain,
     )
 

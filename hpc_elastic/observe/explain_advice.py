@@ -33,6 +33,8 @@ _BY_REASON = {
     "deadline": "submit the job file again with a later deadline, or less time: the script goes on from its checkpoint",
     "preempted": "let the job be started again more often (requeue.max, requeue.on), or use another partition",
     "exit_timeout": "look what the ranks that ran on did at the end; raise elastic.exit_timeout if they had work left",
+    "run_directory": "look whether the run directory is on that node (srun -w NODE ls -ld DIRECTORY), or choose with "
+    "--run-dir a folder that all nodes share; doctor tries that",
     "no_result": "read the ends of the agents' outputs, and ask whether the nodes were switched off or rebooted",
 }
 ENDED_EARLY = "had ended with exit code 0"  # in the line of a root cause: a rank that the others still needed
@@ -56,8 +58,17 @@ _BY_SIGNAL = {
     ),
     "SIGPIPE": ("a pipe whose reader had ended", "look which program read what this rank wrote, and why it ended"),
 }
+# Of fork and clone: no more processes or threads.
+_NO_PROCESSES = (
+    r"Resource temporarily unavailable|[Cc]an't start new thread",
+    (
+        "start fewer processes and threads (data loader workers, OMP_NUM_THREADS), or raise their limit: ulimit -u, "
+        "which Slurm passes on from where the job is submitted, or pids.max of the job's cgroup"
+    ),
+)
 # What to do about an exception, by a pattern of its type or message: the first that is found.
 _BY_MESSAGE = (
+    _NO_PROCESSES,
     (r"Too many open files", "close files, or raise the limit (ulimit -n) in setup; data loader workers share it"),
     (
         r"\bMemoryError\b|[Cc]an't allocate memory|Cannot allocate memory",
@@ -101,6 +112,7 @@ _BY_ABORT = (
 )
 # What to do about a program that could not be started, by a pattern of the message.
 _BY_START = (
+    _NO_PROCESSES,
     (r"Permission denied", "make it executable (chmod +x), and look at the rights of the folders above it"),
     (r"No such file", "look whether it is there on that node; relative paths begin in the folder of the job file"),
     (

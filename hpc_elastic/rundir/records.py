@@ -459,6 +459,7 @@ RESULT_REASONS = {
     "node_lost": "a node or its agent was lost, and too few were left",
     "node_losses_used_up": "a node or its agent was lost, and so many before it that max_node_losses was spent",
     "setup_failed": "a setup line failed, or a node is not what the plan needs",
+    "run_directory": "Slurm could not open the job's output in the run directory, so its script never began",
     "start_failed": "the workers of a node could not be started",
     "exit_timeout": "ranks still ran elastic.exit_timeout after the first one had exited 0",
     "unkillable": "a process survived KILL",

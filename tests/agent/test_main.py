@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import os
+import resource
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+import hpc_elastic
 from hpc_elastic.agent.main import main
-from hpc_elastic.errors import ExitCode
+from hpc_elastic.agent.rendezvous.findings import Findings
+from hpc_elastic.errors import ExitCode, RendezvousCause
 from hpc_elastic.plan.launch_plan import dump_plan
 from hpc_elastic.rundir.layout import RunLayout
-from tests.plans import make_run_plan
+from hpc_elastic.rundir.records import Endpoint
+from hpc_elastic.scheduler.allocation import Allocation
+from tests.plans import make_local_plan, make_run_plan
 
 
 @pytest.mark.parametrize("secret", [b"", b"s" * 31])
@@ -42,3 +48,35 @@ def test_collections_of_garbage_do_not_look_at_what_imports_have_made() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "True True\n"
+
+
+@pytest.mark.long
+def test_an_agent_that_gets_no_more_files_says_so_in_one_line_and_the_head_does_not_wait_for_it(tmp_path: Path) -> None:
+    package = Path(hpc_elastic.__file__).parent
+    plan = make_local_plan(run_dir=str(tmp_path), package_dir=str(package), workdir=str(tmp_path))
+    layout = RunLayout(str(tmp_path))
+    Path(layout.plan).write_text(dump_plan(plan))
+    Path(layout.secret).write_bytes(b"s" * 32)
+    place = {"HPC_ELASTIC_LOCAL_JOB_ID": "local-1-2", "HPC_ELASTIC_LOCAL_NODES": "2", "HPC_ELASTIC_LOCAL_NODE_ID": "1"}
+    done = subprocess.run(
+        [sys.executable, str(package / "launch.py"), "hpc_elastic.agent.main", str(tmp_path)],
+        env={**os.environ, **place},
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (10, 10)),
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    said = (
+        "the system refuses this agent another open file: Too many open files; limits here: 10 open files (ulimit -n)"
+    )
+    assert done.returncode == ExitCode.NODE_LOST
+    assert f"hpc-elastic agent (job local-1-2, start 0): error: {said}" in done.stderr.splitlines()
+    assert "Traceback" not in done.stderr
+    head = Allocation(
+        job_id="local-1-2", restart_count=0, array_task=None, node_id=0, nodes=("local0", "local1"), is_local=True
+    )
+    (found,) = Findings(plan, head).read(["local1"], Endpoint(address="127.0.0.2", port=25000))
+    assert (found.missing.cause, found.gave_up) == (RendezvousCause.AGENT_FAILED, True)
+    assert str(found.missing) == f"local1 cannot take part, for its agent failed: {said}"

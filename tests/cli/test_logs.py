@@ -182,6 +182,17 @@ def test_what_is_not_there_is_named(run: RunBuilder, capsys: Capture, arguments:
     assert message in capsys.readouterr().err
 
 
+def test_node_whose_output_is_named_by_its_machine_is_known_by_its_own_name(run: RunBuilder, capfd: Capture) -> None:
+    Path(run.layout.agent_output("cn7")).write_text("told by node7\n")
+    Path(run.layout.agent_output("node7")).symlink_to("cn7.out")
+    assert logs(run, "--node", "node7") == 0
+    assert capfd.readouterr().out == "told by node7\n"
+    assert logs(run, "--node", "none") == 2
+    told = capfd.readouterr().err
+    assert "node7" in told
+    assert "cn7" not in told
+
+
 def test_rank_that_is_not_redirected_is_in_its_agents_log(run: RunBuilder, capsys: Capture) -> None:
     Path(run.layout.rank(2, 5)).mkdir()
     assert logs(run, "--rank", "5") == 2

@@ -284,6 +284,22 @@ def test_index_that_cannot_be_written_stops_nothing(
     assert main(["status", "42"]) == 0  # found below the working directory
 
 
+@pytest.mark.long
+def test_index_on_a_file_server_that_hangs_is_not_waited_for(
+    workplace: Path, fake_slurm: FakeSlurm, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    index = workplace / "state" / "hpc_elastic" / "runs.jsonl"
+    index.parent.mkdir(parents=True)
+    os.mkfifo(index)  # nobody reads it: an open for writing does not return
+    monkeypatch.setenv("XDG_STATE_HOME", str(workplace / "state"))
+    assert main(["submit", "job.yaml", "--run-dir", "run", *SITE]) == 0
+    os.close(os.open(index, os.O_RDONLY | os.O_NONBLOCK))  # lets the thread go
+    told = capsys.readouterr()
+    assert "as job 42" in told.out
+    assert told.err.endswith(f"warning: the run is not in the index: {index} has not been written within 5 s\n")
+    assert (workplace / "run" / "submission.json").exists()
+
+
 @pytest.mark.parametrize("line", ["restart: {max_restart: 3}", "nodes: [1", "time: 30"])
 def test_bad_job_file_leaves_nothing(line: str, workplace: Path, fake_slurm: FakeSlurm, capsys: Capture) -> None:
     (workplace / "job.yaml").write_text(f"entrypoint: {{script: train.py}}\n{line}\n")

@@ -74,8 +74,17 @@ eval "$hpc_elastic_reset_shell" # not in a function, whose end brings the trap o
 hpc_elastic_wanted=python3
 hpc_elastic_python=`type -P -- "$hpc_elastic_wanted"`
 [[ $hpc_elastic_python == /* ]] || hpc_elastic_python=$PWD/$hpc_elastic_python
-if ! "$hpc_elastic_python" -c 'import sys; sys.exit(sys.version_info < (3, 10))' 2>/dev/null; then
-    echo "hpc_elastic: the job's python is missing on $HOSTNAME, or older than 3.10: $hpc_elastic_wanted" >&2
+if ! hpc_elastic_said=`"$hpc_elastic_python" -c 'import sys; sys.exit(sys.version_info < (3, 10))' 2>&1 >/dev/null`; then
+    if [ -f "$hpc_elastic_python" ] && [ -n "$hpc_elastic_said" ]; then # with PYTHONHOME or the libraries of another one
+        echo "$hpc_elastic_said" >&2
+        case $hpc_elastic_said in
+            *'Fatal Python error: '*) hpc_elastic_said=${hpc_elastic_said#*Fatal Python error: } hpc_elastic_said=${hpc_elastic_said%%$'\n'*} ;;
+            *) hpc_elastic_said=${hpc_elastic_said##*$'\n'} ;;
+        esac
+        echo "hpc_elastic: the job's python cannot be started on $HOSTNAME: $hpc_elastic_wanted: $hpc_elastic_said" >&2
+    else
+        echo "hpc_elastic: the job's python is missing on $HOSTNAME, or older than 3.10: $hpc_elastic_wanted" >&2
+    fi
     exit 3
 fi
 eval "$hpc_elastic_reset_shell"

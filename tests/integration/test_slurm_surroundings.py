@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -37,6 +39,46 @@ def test_a_run_directory_of_any_name(slurm_door: Door, name: str) -> None:
     assert str(path) in script_output(run)
     assert not [entry.name for entry in slurm_door.folder.iterdir() if entry.name not in {name, "job.yaml", "train.py"}]
     assert "SUCCEEDED" in slurm_door.run("status", str(path)).stdout
+
+
+@contextlib.contextmanager
+def host_named(slurm: Cluster, node: str, host: str) -> Iterator[None]:
+    """Give a node's machine another host name than the node has; its slurmd, which reads that once, is started anew."""
+    daemon = [*slurm.layout.installation.slurmd, "-N", node, "-f", slurm.layout.slurm_conf]
+    pid_file = os.path.join(slurm.layout.root, f"slurmd.{node}.pid")
+    script = f'hostname {host}; pid=`cat {pid_file}`; kill "$pid"; tail --pid="$pid" -f /dev/null; exec setsid "$@"'
+    slurm.run_on(node, "sh", "-ec", f"exec </dev/null >/dev/null 2>&1; {script}", "sh", *daemon)
+    try:
+        yield
+    finally:
+        slurm.kill(node)
+        slurm.boot(node)
+
+
+@pytest.mark.mirrored
+def test_an_agents_output_is_found_by_its_nodes_name_on_a_machine_of_another_name(
+    slurm_door: Door, slurm: Cluster
+) -> None:
+    write_job(slurm_door, WHO, nodes="2", workers="1")
+    with host_named(slurm, "node2", "cn2.cluster.example"):
+        run = slurm_door.submit("job.yaml", wait=True)
+        assert_over(run, "SUCCEEDED", 0)
+    told = slurm_door.run("logs", str(run.path), "--node", "node2").stdout
+    assert "hpc-elastic node2: " in told
+    assert "node1, node2" in slurm_door.run("logs", str(run.path), "--node", "node9", exit_code=2).stderr
+
+
+@pytest.mark.mirrored
+def test_a_first_node_without_the_run_directory_is_the_cause(
+    slurm_door: Door, slurm: Cluster, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    write_job(slurm_door, WHO, nodes="1", workers="1")
+    with slurm.mounted("node1", tmp_path_factory.mktemp("empty"), slurm_door.folder):
+        run = slurm_door.submit("job.yaml", "--set", "sbatch.nodelist=node1", wait=True, exit_code=5)
+    result = assert_over(run, "FAILED", 5)
+    assert result["reason"] == "run_directory"
+    assert "the run directory is not there, or cannot be written" in result["cause"]
+    assert "choose with --run-dir" in " ".join(slurm_door.run("explain", str(run.path)).stdout.split())
 
 
 def start_one(door: Door, name: str) -> Run:

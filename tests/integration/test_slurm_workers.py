@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import ipaddress
 import json
 import os
 import re
 import sys
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -105,6 +108,35 @@ def test_gloo_gets_the_interface_of_the_address_that_the_agents_published(slurm_
     assert {one["MASTER_ADDR"] for one in shown} == {slurm.layout.address("node1")}
     assert ipaddress.ip_address(shown[0]["MASTER_ADDR"]).is_private
     assert len({one["MASTER_PORT"] for one in shown}) == 1
+
+
+@contextlib.contextmanager
+def dead_networks(slurm: Cluster, folder: Path, *nodes: str) -> Iterator[None]:
+    """Give nodes a second network, whose addresses their names resolve to first, and over which nobody is reached."""
+    names = "".join(f"10.99.0.{number} {node}\n" for number, node in enumerate(nodes, 1))
+    hosts = folder / "hosts"
+    with contextlib.ExitStack() as stack:
+        for number, node in enumerate(nodes, 1):
+            hosts.write_text(names + slurm.run_on(node, "cat", "/etc/hosts"))
+            stack.enter_context(slurm.mounted(node, hosts, "/etc/hosts"))
+            for command in (
+                "link add second type veth peer name nowhere",
+                f"address add 10.99.0.{number}/24 dev second",
+                "link set second up",
+                "link set nowhere up",
+            ):
+                slurm.run_on(node, "ip", *command.split(" "))
+            stack.callback(slurm.run_on, node, "ip", "link", "delete", "second")
+        yield
+
+
+def test_workers_get_the_network_that_works_if_names_lead_to_another_one_first(
+    slurm_door: Door, slurm: Cluster, tmp_path: Path
+) -> None:
+    with dead_networks(slurm, tmp_path, "node1", "node2"):
+        shown = environments(slurm_door, ranks=2, nodes="2", workers="1")
+    assert {one["MASTER_ADDR"] for one in shown} == {slurm.layout.address("node1")}
+    assert "second" not in {one["GLOO_SOCKET_IFNAME"] for one in shown}
 
 
 TASK_LEVEL = ("SLURM_PROCID", "SLURM_LOCALID", "SLURM_NTASKS", "SLURM_NODEID", "SLURM_NNODES", "SLURM_STEP_NUM_TASKS")

@@ -173,6 +173,15 @@ def test_a_job_that_failed_otherwise_is_not_taken_for_cancelled(
     assert (ending.state, ending.reason) == (RunState.FAILED, "no_result")
 
 
+@pytest.mark.parametrize("is_first", [True, False])
+def test_a_script_whose_output_slurm_cannot_open_has_not_begun(run: RunBuilder, is_first: bool) -> None:
+    ending = missing_result(facts(run if is_first else run.allocate()), job(JobState.FAILED, exit_code="0:53"))
+    assert ending is not None
+    assert (ending.reason, ending.exit_code) == ("run_directory", ExitCode.RUN_DIRECTORY)
+    assert ending.is_certain is is_first
+    assert "the run directory is not there, or cannot be written" in ending.cause
+
+
 def test_nodes_on_which_no_agent_could_be_started_are_the_cause_if_none_has_claimed(run: RunBuilder) -> None:
     run.start_script()
     why = "srun could not start the agents on node3 (Job credential expired)"

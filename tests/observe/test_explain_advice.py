@@ -65,6 +65,8 @@ def test_a_signal_that_nobody_sent_is_not_put_down_to_anybody(
     ("message", "advice"),
     [
         ("OSError: [Errno 24] Too many open files: 'a'", "ulimit -n"),
+        ("RuntimeError: can't start new thread", "ulimit -u"),
+        ("RuntimeError: Resource temporarily unavailable", "pids.max"),
         ("RuntimeError: DataLoader worker (pid 7) is killed by signal: Killed.", "ran out of memory"),
         ("FileNotFoundError: [Errno 2] No such file or directory: 'a'", "whether the path is there"),
         ("ValueError: no such batch", "begin at train.py:88 in step, the innermost line of your own code"),

@@ -414,6 +414,26 @@ def test_the_script_says_so_if_python_is_of_no_use(program: str | None, tmp_path
     assert errors.count("\n") == 1
 
 
+@pytest.mark.parametrize(
+    ("said", "cause"),
+    [
+        ("python: error while loading shared libraries: libpython3.11.so.1.0", None),
+        ("Python path configuration:\n  isolated = 0\nFatal Python error: no codec\nCurrent thread:", "no codec"),
+    ],
+    ids=["a library is missing", "the python home is wrong"],
+)
+def test_the_script_says_why_python_cannot_be_started(said: str, cause: str | None, tmp_path: Path) -> None:
+    scene = make_scene(tmp_path, python="their python")
+    (scene.stubs / "their python").write_text(f"#!/bin/sh\necho '{said}' >&2\nexit 127\n")
+    (scene.stubs / "their python").chmod(0o755)
+    status, _, errors = scene.run(STUB_STATUS="0")
+    assert status == 3
+    *told, last = errors.splitlines()
+    assert told == said.splitlines()
+    assert last.startswith("hpc_elastic: the job's python cannot be started on ")
+    assert last.endswith(f": their python: {cause or said}")
+
+
 @pytest.mark.long
 def test_setup_runs_where_it_was_submitted_if_the_workdir_is_known_on_the_node_only(tmp_path: Path) -> None:
     scene = make_scene(tmp_path, workdir=f"{tmp_path}/${{SCRATCH}}")

@@ -9,12 +9,10 @@ from dataclasses import dataclass
 from enum import Enum
 
 from hpc_elastic.agent.net.transport import NoHandshakeError
+from hpc_elastic.agent.node.answering import OTHER_PORTS
 from hpc_elastic.errors import RendezvousCause
 from hpc_elastic.membership.authentication import ProtocolError, WrongSecretError
 
-# A machine that is up answers on at least one of these ports, unless a firewall lets nothing pass: sshd, slurmd (which
-# the other nodes' slurmd must reach), and a port without a listener, for which the kernel answers with a reset.
-OTHER_PORTS = (22, 6818, 1)
 PROBE_BOUND_S = 2.0
 PROBE_AGAIN_S = 30.0
 

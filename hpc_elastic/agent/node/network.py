@@ -14,12 +14,15 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from hpc_elastic.agent.node.answering import OTHER_PORTS, find_answering
 from hpc_elastic.errors import AllocationError
 from hpc_elastic.plan.launch_plan import NetworkPlan
 from hpc_elastic.scheduler.allocation import Allocation
 
 _SIOCGIFADDR = 0x8915  # Linux, netdevice(7): the interface's IPv4 address
 BACKLOG = socket.SOMAXCONN  # as much of it as net.core.somaxconn allows
+NEIGHBOURS = 4  # so many nodes are asked which network works
+ANSWERS_WITHIN_S = 1.0
 NAMES_WITHIN_S = (
     4.0  # an unreachable head is to be reported within 10 s: one wait for this node's address, one for the head's
 )
@@ -100,7 +103,8 @@ def own_address(allocation: Allocation, network: NetworkPlan) -> str:
     """Return the address that this node publishes; may ask the name server.
 
     The site's interface decides; else the address that the node's own name resolves to, if an interface here holds
-    it; else the address from which the kernel would reach another node of the step.
+    it; of several, that from which most of the next nodes are reached; else the address from which the kernel would
+    reach another node of the step.
 
     Raises:
         AllocationError: no address can be found; there is no guess and no fall back to localhost.
@@ -119,9 +123,9 @@ def own_address(allocation: Allocation, network: NetworkPlan) -> str:
         )
     deadline = time.monotonic() + NAMES_WITHIN_S
     usable = {address for _, address in held if not address.startswith("127.")}
-    for address in resolve_node(allocation.node, network, within_s=deadline - time.monotonic()).addresses:
-        if address in usable:
-            return address
+    looked_up = resolve_node(allocation.node, network, within_s=deadline - time.monotonic()).addresses
+    if named := [address for address in looked_up if address in usable]:
+        return named[0] if len(named) == 1 else _best_connected(named, allocation, network, deadline)
     for other in allocation.nodes:
         if other != allocation.node:
             for address in resolve_node(other, network, within_s=deadline - time.monotonic()).addresses:
@@ -129,11 +133,30 @@ def own_address(allocation: Allocation, network: NetworkPlan) -> str:
                     return source
     if len(allocation.nodes) == 1:
         return next(iter(sorted(usable)), "127.0.0.1")
+    if not usable:
+        raise AllocationError(
+            f"{allocation.node} has no IPv4 address but that of the loopback interface, and agents need one to meet",
+            tip="run on one node, or ask the administrator for addresses of IPv4 beside those of IPv6",
+        )
     raise AllocationError(
         f"{allocation.node} has no address that the other nodes could use: its name resolves to none of "
-        f"{', '.join(sorted(usable)) or 'its interfaces (there are none)'}",
+        f"{', '.join(sorted(usable))}",
         tip="set network.interface in the site's file",
     )
+
+
+def _best_connected(named: Sequence[str], allocation: Allocation, network: NetworkPlan, deadline: float) -> str:
+    """Return the address from which most of the next nodes are reached; of equal ones the first."""
+    count = len(allocation.nodes)
+    after = [(allocation.node_id + step) % count for step in range(1, min(NEIGHBOURS, count - 1) + 1)]
+    ways: dict[str, list[tuple[int, str]]] = {own: [] for own in named}
+    for other in after:
+        for address in resolve_node(allocation.nodes[other], network, within_s=deadline - time.monotonic()).addresses:
+            if (own := source_address(address)) in ways:
+                ways[own].append((other, address))
+    addresses = {address for pairs in ways.values() for _, address in pairs}
+    answering = find_answering(addresses, OTHER_PORTS, within_s=ANSWERS_WITHIN_S)
+    return max(named, key=lambda own: len({other for other, address in ways[own] if address in answering}))
 
 
 def source_address(destination: str) -> str:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import socket
+import subprocess
+import sys
 import threading
 
 import pytest
@@ -58,6 +60,27 @@ def test_an_interface_that_is_not_here_is_rejected_naming_those_that_are() -> No
         own_address(a_place("node1"), NetworkPlan(interface="ib7"))
     assert caught.value.tip is not None
     assert "lo" in caught.value.tip
+
+
+ASKS = """
+from hpc_elastic.agent.node.network import own_address
+from hpc_elastic.errors import AllocationError
+from hpc_elastic.plan.launch_plan import NetworkPlan
+from tests.agent.node.test_network import a_place
+try:
+    own_address(a_place("node1", "node2"), NetworkPlan())
+except AllocationError as error:
+    print(error.message)
+"""
+
+
+@pytest.mark.long
+def test_a_node_without_ipv4_says_that_it_lacks_that() -> None:
+    apart = ["unshare", "--net"]
+    if subprocess.run([*apart, "true"], capture_output=True, check=False).returncode:
+        pytest.skip("no network namespaces here")
+    done = subprocess.run([*apart, sys.executable, "-c", ASKS], capture_output=True, text=True, check=True)
+    assert done.stdout.startswith("node1 has no IPv4 address but that of the loopback interface")
 
 
 def test_a_name_that_means_nothing_has_no_address() -> None:
