@@ -25,32 +25,32 @@ class RunLayout:
     @property
     def job_yaml(self) -> str:
         """The job file as the user wrote it."""
-        return os.path.join(self.root, "job.yaml")
+        return f"{self.root}/job.yaml"
 
     @property
     def plan(self) -> str:
         """The launch plan."""
-        return os.path.join(self.root, "plan.json")
+        return f"{self.root}/plan.json"
 
     @property
     def script(self) -> str:
         """The rendered batch script."""
-        return os.path.join(self.root, "job.sh")
+        return f"{self.root}/job.sh"
 
     @property
     def submission(self) -> str:
         """The file of the Submission record."""
-        return os.path.join(self.root, "submission.json")
+        return f"{self.root}/submission.json"
 
     @property
     def function(self) -> str:
         """The function that the workers call and its arguments (`rundir.function_file`), in runs of a function only."""
-        return os.path.join(self.root, "function.pkl")
+        return f"{self.root}/function.pkl"
 
     @property
     def secret(self) -> str:
         """The secret with which connections are authenticated: 32 random bytes, mode 0600."""
-        return os.path.join(self.root, "secret")
+        return f"{self.root}/secret"
 
     @property
     def requests(self) -> str:
@@ -59,122 +59,122 @@ class RunLayout:
         It exists from the submission on. The head reads it again and again, and NFS answers an
         open of a file that exists with what is in it now, but may hide a new name for 30 s.
         """
-        return os.path.join(self.root, "requests.jsonl")
+        return f"{self.root}/requests.jsonl"
 
     # Files that the run writes.
 
     @property
     def result(self) -> str:
         """The RunResultRecord; the run is over once it is there."""
-        return os.path.join(self.root, "result.json")
+        return f"{self.root}/result.json"
 
     @property
     def exit_code(self) -> str:
         """The run's exit code, one line for the shell."""
-        return os.path.join(self.root, "exit_code")
+        return f"{self.root}/exit_code"
 
     @property
     def budget(self) -> str:
         """The spend of the latest claim, for people."""
-        return os.path.join(self.root, "budget.json")
+        return f"{self.root}/budget.json"
 
     @property
     def allocations(self) -> str:
         """The folder of the AllocationClaim records."""
-        return os.path.join(self.root, "allocations")
+        return f"{self.root}/allocations"
 
     def allocation(self, number: int) -> str:
         """Return the claim of allocation 1, 2, 3 ..."""
-        return os.path.join(self.allocations, f"{number:04d}.json")
+        return f"{self.allocations}/{number:04d}.json"
 
     @property
     def agents(self) -> str:
         """The folder of the agents' output."""
-        return os.path.join(self.root, "agents")
+        return f"{self.root}/agents"
 
     @property
     def launch_agent(self) -> str:
         """The file with the process id of the agent on srun's own machine, and its start in clock ticks since boot."""
-        return os.path.join(self.agents, "launch_agent")
+        return f"{self.agents}/launch_agent"
 
     def agent_output(self, node: str) -> str:
         """Return the file of a node's agent output and teed ranks; `node` is `%N` for Slurm's pattern."""
-        return os.path.join(self.agents, f"{node}.out")
+        return f"{self.agents}/{node}.out"
 
     def script_output(self, job_id: str) -> str:
         """Return the path of the batch script's output; `job_id` is `%j` for Slurm's pattern."""
         name = job_id if is_local(job_id) else f"slurm-{job_id}"
-        return os.path.join(self.root, f"{name}.out")
+        return f"{self.root}/{name}.out"
 
     @property
     def nodes(self) -> str:
         """The folder that has a folder for each node."""
-        return os.path.join(self.root, "nodes")
+        return f"{self.root}/nodes"
 
     def health_probe(self, node: str) -> str:
         """Return the file that a node's health check writes, reads back and removes."""
-        return os.path.join(self.root, f".health-{node}")
+        return f"{self.root}/.health-{node}"
 
     def events(self, node: str) -> str:
         """Return the file of one node's Event records, one on each line; only its agent writes them."""
-        return os.path.join(self.nodes, node, "events.jsonl")
+        return f"{self.nodes}/{node}/events.jsonl"
 
     def metrics(self, node: str) -> str:
         """Return the file of one node's MetricData records, one on each line; only its agent writes them."""
-        return os.path.join(self.nodes, node, "metrics.jsonl")
+        return f"{self.nodes}/{node}/metrics.jsonl"
 
     def samples(self, node: str) -> str:
         """Return the file of one node's Sample records, one on each line; only its agent writes them."""
-        return os.path.join(self.nodes, node, "samples.jsonl")
+        return f"{self.nodes}/{node}/samples.jsonl"
 
     @property
     def snapshot(self) -> str:
         """The copy of the code that workers run from, if the job asks for one and is no task of an array."""
-        return os.path.join(self.root, "snapshot")
+        return f"{self.root}/snapshot"
 
     @property
     def memory(self) -> str:
         """The folder with a folder for each attempt after which training states were written from memory."""
-        return os.path.join(self.root, "memory")
+        return f"{self.root}/memory"
 
     def kept_states(self, attempt: int) -> str:
         """Return the folder of the states that were written when this attempt, the last of its allocation, was over."""
-        return os.path.join(self.memory, f"{attempt:04d}")
+        return f"{self.memory}/{attempt:04d}"
 
     def kept_state(self, attempt: int, name: str) -> str:
         """Return the file with a state, in safetensors' format; `name` as `kept_of_rank` and `kept_of_all` have it."""
-        return os.path.join(self.kept_states(attempt), f"{name}.state")
+        return f"{self.kept_states(attempt)}/{name}.state"
 
     def kept_record(self, attempt: int, name: str) -> str:
         """Return the KeptRecord of a state, which is written when that is complete."""
-        return os.path.join(self.kept_states(attempt), f"{name}.json")
+        return f"{self.kept_states(attempt)}/{name}.json"
 
     def elsewhere(self, attempt: int, step: int) -> str:
         """Return the SaveManifest of another run's state of this step, as it was when this run began with it."""
-        return os.path.join(self.kept_states(attempt), f"elsewhere-{step}.json")
+        return f"{self.kept_states(attempt)}/elsewhere-{step}.json"
 
     @property
     def saves(self) -> str:
         """The folder with a folder for each state that a person had written, which a manifest makes complete."""
-        return os.path.join(self.memory, "saved")
+        return f"{self.memory}/saved"
 
     @staticmethod
     def state_in(folder: str, name: str) -> str:
         """Return the file with a state in a folder of states."""
-        return os.path.join(folder, f"{name}.state")
+        return f"{folder}/{name}.state"
 
     @staticmethod
     def record_in(folder: str, name: str) -> str:
         """Return the KeptRecord of a state in a folder of states."""
-        return os.path.join(folder, f"{name}.json")
+        return f"{folder}/{name}.json"
 
     def saved_states(self, name: str) -> str:
         """Return the folder of the state of one request, `name`."""
-        return os.path.join(self.saves, name)
+        return f"{self.saves}/{name}"
 
     def save_manifest(self, name: str) -> str:
         """Return the SaveManifest of the state of one request, which is written last."""
-        return os.path.join(self.saved_states(name), "manifest.json")
+        return f"{self.saved_states(name)}/manifest.json"
 
     @staticmethod
     def kept_of_rank(rank: int) -> str:
@@ -188,76 +188,76 @@ class RunLayout:
 
     def rendezvous(self, node: str) -> str:
         """Return the RendezvousRecord of a node that has not found the head."""
-        return os.path.join(self.nodes, node, "rendezvous.json")
+        return f"{self.nodes}/{node}/rendezvous.json"
 
     def left(self, node: str) -> str:
         """Return the file that exists once a node's torchrun has seen the end of the run."""
-        return os.path.join(self.nodes, node, "left")
+        return f"{self.nodes}/{node}/left"
 
     @property
     def attempts(self) -> str:
         """The folder that has a folder for each attempt."""
-        return os.path.join(self.root, "attempts")
+        return f"{self.root}/attempts"
 
     def attempt(self, attempt: int) -> str:
         """Return the folder of attempt 1, 2, 3 ..."""
-        return os.path.join(self.attempts, f"{attempt:04d}")
+        return f"{self.attempts}/{attempt:04d}"
 
     def claim(self, attempt: int) -> str:
         """Return the AttemptClaim record."""
-        return os.path.join(self.attempt(attempt), "claim.json")
+        return f"{self.attempt(attempt)}/claim.json"
 
     def world(self, attempt: int) -> str:
         """Return the file of the World record, the attempt's roster."""
-        return os.path.join(self.attempt(attempt), "world.json")
+        return f"{self.attempt(attempt)}/world.json"
 
     def proposed_world(self, attempt: int, node: str) -> str:
         """Return the roster file of a head on this node; it becomes `world` once the head has the attempt's claim."""
-        return os.path.join(self.attempt(attempt), f".world.{node}.json")
+        return f"{self.attempt(attempt)}/.world.{node}.json"
 
     def node_result(self, attempt: int, node: str) -> str:
         """Return the NodeResult record of one node."""
-        return os.path.join(self.attempt(attempt), "nodes", f"{node}.json")
+        return f"{self.attempt(attempt)}/nodes/{node}.json"
 
     def filtered_stdout(self, attempt: int, node: str) -> str:
         """Return the teed lines of a node's standard outputs that `logs.duplicate_stdout_filters` asks for."""
-        return os.path.join(self.attempt(attempt), "nodes", f"{node}.filtered_stdout.log")
+        return f"{self.attempt(attempt)}/nodes/{node}.filtered_stdout.log"
 
     def filtered_stderr(self, attempt: int, node: str) -> str:
         """Return the teed lines of a node's standard errors that `logs.duplicate_stderr_filters` asks for."""
-        return os.path.join(self.attempt(attempt), "nodes", f"{node}.filtered_stderr.log")
+        return f"{self.attempt(attempt)}/nodes/{node}.filtered_stderr.log"
 
     def node_log(self, attempt: int, node: str) -> str:
         """Return the output of all ranks of a node, with `logs.per: node`; `rundir.node_log` has its format."""
-        return os.path.join(self.attempt(attempt), "nodes", f"{node}.log")
+        return f"{self.attempt(attempt)}/nodes/{node}.log"
 
     def log_marks(self, attempt: int, node: str) -> str:
         """Return the file of LogMark records about the logs of a node's ranks, one on each line."""
-        return os.path.join(self.attempt(attempt), "nodes", f"{node}.marks.jsonl")
+        return f"{self.attempt(attempt)}/nodes/{node}.marks.jsonl"
 
     def ranks(self, attempt: int) -> str:
         """Return the folder that has a folder for each global rank."""
-        return os.path.join(self.attempt(attempt), "ranks")
+        return f"{self.attempt(attempt)}/ranks"
 
     def rank(self, attempt: int, rank: int) -> str:
         """Return the folder of one global rank."""
-        return os.path.join(self.ranks(attempt), f"{rank:05d}")
+        return f"{self.ranks(attempt)}/{rank:05d}"
 
     def stdout(self, attempt: int, rank: int) -> str:
         """Return a rank's standard output."""
-        return os.path.join(self.rank(attempt, rank), "stdout.log")
+        return f"{self.rank(attempt, rank)}/stdout.log"
 
     def stderr(self, attempt: int, rank: int) -> str:
         """Return a rank's standard error."""
-        return os.path.join(self.rank(attempt, rank), "stderr.log")
+        return f"{self.rank(attempt, rank)}/stderr.log"
 
     def stack(self, attempt: int, rank: int) -> str:
         """Return the file with a rank's Python stacks, as they were when they were last taken."""
-        return os.path.join(self.rank(attempt, rank), "stack.txt")
+        return f"{self.rank(attempt, rank)}/stack.txt"
 
     def flight_record(self, attempt: int, rank: int) -> str:
         """Return the file with what torch's flight recorder knew of a rank's collectives, if the job has one."""
-        return os.path.join(self.rank(attempt, rank), "collectives.json")
+        return f"{self.rank(attempt, rank)}/collectives.json"
 
     @staticmethod
     def earlier(log: str) -> str:
@@ -266,11 +266,11 @@ class RunLayout:
 
     def return_value(self, attempt: int, rank: int) -> str:
         """Return the file with the pickled return value of a function on a rank."""
-        return os.path.join(self.rank(attempt, rank), "return_value.pkl")
+        return f"{self.rank(attempt, rank)}/return_value.pkl"
 
     def submitit_result(self, attempt: int, rank: int) -> str:
         """Return the file where submitit's worker, if it runs, pickles what a rank's function returned or raised."""
-        return os.path.join(self.rank(attempt, rank), "submitit_result.pkl")
+        return f"{self.rank(attempt, rank)}/submitit_result.pkl"
 
     def relative(self, path: str) -> str:
         """Return a path relative to the run directory, as records name it."""
@@ -278,11 +278,11 @@ class RunLayout:
 
     def error(self, attempt: int, rank: int) -> str:
         """Return a failed rank's error file, in torch's format and more."""
-        return os.path.join(self.rank(attempt, rank), "error.json")
+        return f"{self.rank(attempt, rank)}/error.json"
 
     def other_error(self, attempt: int, rank: int) -> str:
         """Return what was found at the path of a rank's error file and is not its own: a child's, or no error file."""
-        return os.path.join(self.rank(attempt, rank), "error.other.json")
+        return f"{self.rank(attempt, rank)}/error.other.json"
 
 
 class ArrayLayout:
@@ -299,22 +299,22 @@ class ArrayLayout:
     @property
     def record(self) -> str:
         """The ArraySubmission record."""
-        return os.path.join(self.root, "array.json")
+        return f"{self.root}/array.json"
 
     @property
     def job_yaml(self) -> str:
         """The job file as the user wrote it."""
-        return os.path.join(self.root, "job.yaml")
+        return f"{self.root}/job.yaml"
 
     @property
     def script(self) -> str:
         """The script that the scheduler starts for each task; it continues with the task's own script."""
-        return os.path.join(self.root, "job.sh")
+        return f"{self.root}/job.sh"
 
     @property
     def snapshot(self) -> str:
         """The copy of the code that the workers of all tasks run from, if the job asks for one."""
-        return os.path.join(self.root, "snapshot")
+        return f"{self.root}/snapshot"
 
     def task(self, number: int) -> RunLayout:
         """Return the paths of the run of task 0, 1, 2 ..."""

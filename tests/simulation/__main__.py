@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import gc
 import sys
 import traceback
 from collections import Counter
 from collections.abc import Sequence
 
 from tests.simulation.draws.kinds import DRAWN_ANYHOW, KINDS, LONG, SCENARIOS
+from tests.simulation.garbage import collect_rarely, in_children
 from tests.simulation.plant import Plant
 from tests.simulation.rules.invariants import BrokenRuleError
 from tests.simulation.scenario import Scenario
@@ -18,7 +18,8 @@ from tests.simulation.story import tell
 from tests.simulation.world import SimulatedRun
 
 
-def main(words: Sequence[str] | None = None, plant: Plant | None = None) -> int:
+def main(words: Sequence[str] | None = None, plant: Plant | None = None, *, forks: bool = False) -> int:
+    """Do what the words say; `forks`: many runs are played in children of this process."""
     parser = argparse.ArgumentParser(prog="python -m tests.simulation", description=__doc__)
     parser.add_argument("--seed", type=int, help="play this one, and tell what happens")
     parser.add_argument("-v", "--verbose", action="store_true", help="with --seed or --shrink: print every event")
@@ -44,12 +45,13 @@ def main(words: Sequence[str] | None = None, plant: Plant | None = None) -> int:
     if arguments.seed is not None:
         return _play_one(make(arguments.seed), plant, verbose=arguments.verbose)
     if not arguments.every:
-        return _play_many(range(arguments.first, arguments.first + arguments.count), name, plant)
+        return _play_many(range(arguments.first, arguments.first + arguments.count), name, plant, forks=forks)
     codes = []
     for each in KINDS:
         part = 1 if each == DRAWN_ANYHOW else 100 if each in LONG else 10
         print(f"{each}: ", end="", flush=True)
-        codes.append(_play_many(range(arguments.first, arguments.first + arguments.count // part), each, plant))
+        seeds = range(arguments.first, arguments.first + arguments.count // part)
+        codes.append(_play_many(seeds, each, plant, forks=forks))
     return max(codes)
 
 
@@ -77,32 +79,36 @@ def _play_one(scenario: Scenario, plant: Plant | None, *, verbose: bool) -> int:
     return 1 if error is not None else 0
 
 
-def _play_many(seeds: range, name: str, plant: Plant | None) -> int:
-    broken, make = 0, KINDS[name]
+def _play_many(seeds: range, name: str, plant: Plant | None, *, forks: bool) -> int:
+    def play(seed: int) -> tuple[str, str]:
+        return _outcome(SimulatedRun(KINDS[name](seed), plant))
+
+    broken = 0
     kind = "" if name == DRAWN_ANYHOW else f"--{name} "
     reasons: Counter[str] = Counter()
-    for seed in seeds:
-        run = SimulatedRun(make(seed), plant)
-        try:
-            run.play()
-        except Exception as error:
+    for seed, (text, reason) in zip(seeds, in_children(seeds, play) if forks else map(play, seeds), strict=True):
+        if text:
             broken += 1
-            text = str(error) if isinstance(error, BrokenRuleError) else f"{type(error).__name__}: {error}"
-            print(
-                f"seed {seed}: {text}; play it again with `python -m tests.simulation -v {kind}--seed {seed}`",
-                flush=True,
-            )
+            again = f"play it again with `python -m tests.simulation -v {kind}--seed {seed}`"
+            print(f"seed {seed}: {text}; {again}", flush=True)
         else:
-            reasons[run.disk.results[0].reason if run.disk.results else "no result"] += 1
+            reasons[reason] += 1
     print(", ".join(f"{count} {reason}" for reason, count in reasons.most_common()))
     print(f"{len(seeds)} runs, {broken} broke a rule")
     return 1 if broken else 0
 
 
+def _outcome(run: SimulatedRun) -> tuple[str, str]:
+    """What is wrong with a run, "" if nothing is, and how it ends."""
+    try:
+        run.play()
+    except BrokenRuleError as error:
+        return str(error), ""
+    except Exception as error:
+        return f"{type(error).__name__}: {error}", ""
+    return "", run.disk.results[0].reason if run.disk.results else "no result"
+
+
 if __name__ == "__main__":
-    gc.collect()
-    gc.freeze()  # what is loaded by now lives as long as the process: no collection has to go through it
-    gc.set_threshold(
-        50_000, 20, 100
-    )  # the oldest is what the run that is played has, and then it is garbage as a whole
-    sys.exit(main())
+    collect_rarely()
+    sys.exit(main(forks=True))

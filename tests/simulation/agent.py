@@ -6,6 +6,7 @@ import asyncio
 import random
 import signal
 from collections.abc import Callable
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from hpc_elastic.agent.departure import Departure
@@ -211,7 +212,6 @@ class Agent:
         ahead_s = self.dice.choice([0.0, 0.0, -3600.0, 3600.0, 86400.0])
         drift = random.Random(f"{run.scenario.seed}/{number}/drift").choice([0.0, -DRIFT / 2, DRIFT / 2])
         self.clock = MachineClock(ahead_s, 1 + drift)
-        self.answer_dice = random.Random(f"{run.scenario.seed}/{number}/answers{again}")
         # Of the time of day, which nothing depends on but what people are told of it, a line a node: so of few nodes.
         wall = random.Random(f"{run.scenario.seed}/{number}/wall").choice([0.0, 0.0, 0.0, 1.0, -5.0, 90.0])
         self.wall_ahead_s = wall if run.scenario.nodes <= CLOCKS_DIFFER_OF_UP_TO else 0.0
@@ -224,6 +224,12 @@ class Agent:
         self.contacts: dict[str, float] = {}  # by head elsewhere: when it heard it last
         self.parted_at = -1.0  # from a head, by whichever side
         self._worker_count = workers
+
+    @cached_property
+    def answer_dice(self) -> random.Random:
+        """Of how long the scheduler takes to answer."""
+        again = f"/{self.start_number}" if self.start_number else ""
+        return random.Random(f"{self.run.scenario.seed}/{self.number}/answers{again}")
 
     def has_versions_of(self, other: Agent) -> bool:
         """Whether the two can be in one world."""
@@ -363,13 +369,14 @@ class Agent:
         try:
             self.run.conduct.goes(self)
         except AssertionError as error:
-            self.run.crash = self.run.crash or error
+            self.run.crashes(error)
         self.run.job_ends.leaves(self, leave)
         self._stop_running()
 
     def _moved(self) -> None:
         deadline = self.part.guard_deadline()
-        self.run.conduct.sets_deadline(self, deadline)
+        if deadline != self.guard.deadline:
+            self.run.conduct.sets_deadline(self, deadline)
         self.guard.set_deadline(deadline)
 
     def _say(self, text: str, level: Level = "info") -> None:
@@ -382,7 +389,7 @@ class Agent:
         if self._departure is not None and isinstance(error, HpcElasticError):
             self._departure._crashed(self.process, {"exception": error})
         else:
-            self.run.crash = self.run.crash or error
+            self.run.crashes(error)
 
     def _fails(self, error: HpcElasticError) -> None:
         """The agent ends with an error; its guard kills what is left."""
@@ -421,6 +428,7 @@ class Agent:
 
     def _stop_running(self) -> None:
         self.is_running = False
+        self.run.clock.has_news = True
         self.gone_at = self.run.clock.now
         self.guard.dismiss()
         self.process.kill()

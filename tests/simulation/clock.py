@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import sys
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -24,6 +25,7 @@ class Clock:
         self._later: list[tuple[float, int, Event]] = []  # a heap
         self._at_once: deque[Event] = deque()  # of this moment, after those that were set for it before it came
         self._numbers = count()
+        self.has_news = False  # what happens has changed something that whoever plays looks at
         self.at_once = (
             self._at_once.append
         )  # something will happen in this moment: most events, which this is quick for
@@ -69,12 +71,15 @@ class Clock:
 
     def step(self) -> bool:
         """The next event happens; whether there was one."""
-        return next(self.happens(), None) is not None
+        return next(self.happens(each=True), None) is not None
 
-    def happens(self) -> Iterator[float]:
-        """One event after the other happens, as long as there are any; yields the moment of each after it."""
+    def happens(self, until: float = NEVER, most: int = sys.maxsize, *, each: bool = False) -> Iterator[float]:
+        """One event after the other happens; yields the moment after an event with news, or after each.
+
+        It ends after so many events, after the first one that is later than `until`, or when there are no more.
+        """
         later, at_once = self._later, self._at_once
-        while True:
+        for _ in range(most):
             if at_once and not (later and later[0][0] <= self.now):
                 event = at_once.popleft()
             elif later:
@@ -82,7 +87,11 @@ class Clock:
             else:
                 return
             event()
-            yield self.now
+            if self.now > until:
+                return
+            if self.has_news or each:
+                self.has_news = False
+                yield self.now
 
 
 @dataclass(frozen=True)

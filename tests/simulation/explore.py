@@ -19,6 +19,7 @@ from collections import Counter, deque
 from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
+from tests.simulation.garbage import collect_rarely
 from tests.simulation.placements import KINDS, placements
 from tests.simulation.plant import Plant
 from tests.simulation.points import outline, state
@@ -182,4 +183,5 @@ def main(words: Sequence[str] | None = None, plant: Plant | None = None) -> int:
 
 
 if __name__ == "__main__":
+    collect_rarely()
     sys.exit(main())

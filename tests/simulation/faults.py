@@ -162,7 +162,7 @@ def _lose(run: SimulatedRun, agent: Agent, what: str) -> None:
     else:
         agent.die(is_power_off=what == "power_off")
         run.limits.dies(agent)
-        run.is_dirty = True
+        run.changes()
 
 
 def _part(run: SimulatedRun, fault: Fault) -> None:

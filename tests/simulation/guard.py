@@ -29,7 +29,8 @@ class Guard:
 
     def set_deadline(self, deadline: float) -> None:
         """The agent writes it; the guard need not be awake for that."""
-        self._agent.process.reached()
+        if self._agent.process.is_armed:
+            self._agent.process.reached()
         if deadline != self.deadline:
             self.deadline = deadline
             self._arm()

@@ -44,6 +44,7 @@ from queue import SimpleQueue
 from tempfile import TemporaryDirectory
 from types import ModuleType
 
+from tests.simulation.garbage import collect_rarely
 from tests.simulation.mutation.aimed import Trial, aimed, lines_that_show, telling, trial_in, trials
 from tests.simulation.mutation.edited import Functions, bounded, loaded_functions, replace_function
 from tests.simulation.mutation.edits import Replace, edits
@@ -303,6 +304,7 @@ def serve() -> None:
     from tests.simulation.draws import kinds  # noqa: F401
 
     reach, functions = _kept_reach(), loaded_functions()
+    collect_rarely()
     for line in sys.stdin:
         word, count, names = json.loads(line)
         listed = [Trial(*each) for each in names]

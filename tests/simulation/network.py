@@ -35,12 +35,14 @@ class Network:
     def __init__(self, run: SimulatedRun) -> None:
         self._run = run
         self._closed: dict[tuple[int, int], tuple[float, float]] = {}  # since and until when
+        self.was_ever_closed = False  # any of them
         self.dice = random.Random(f"{run.scenario.seed}/network")
         self.delay_s = chooser(self.dice, run.scenario.delays_s)  # of what is sent
 
     def close(self, source: int, target: int, until: float) -> None:
         """Nothing gets through from source to target for a while."""
         if source != target:
+            self.was_ever_closed = True
             since, before = self._closed.get((source, target), (self._run.clock.now, 0.0))
             since = since if self._run.clock.now < before else self._run.clock.now
             self._closed[source, target] = since, max(before, until)
@@ -171,6 +173,7 @@ class Socket:
         self.connection: SimulatedConnection | None = None
         self._received: list[Message | str] = []  # before there is a connection
         self._network = agent.run.network
+        self._clock = agent.run.clock
         self._is_forgotten = False  # the kernel sends nothing again
         self._latest = 0.0
         self._queue: deque[Message | str] = deque()
@@ -191,8 +194,10 @@ class Socket:
     def send(self, message: Message | str) -> None:
         if self.is_open:
             if not isinstance(message, str):
-                self.agent.run.foretold.sends(self.agent, message.KIND)
-                self.agent.run.spent["message"] += 1
+                run = self.agent.run
+                if run.foretold.is_played:
+                    run.foretold.sends(self.agent, message.KIND)
+                run.spent["message"] += 1
             self._put(message)
 
     def close(self) -> None:
@@ -230,10 +235,12 @@ class Socket:
     # What the network does.
 
     def _put(self, item: Message | str) -> None:
-        clock = self.agent.run.clock
-        self._latest = max(self._latest, clock.now + self._network.delay_s())
+        clock, latest = self._clock, self._latest
+        arrives_at = clock.now + self._network.delay_s()
+        if arrives_at > latest:
+            self._latest = latest = arrives_at
         self._queue.append(item)
-        clock.at(self._latest, self._arrive)
+        clock.at(latest, self._arrive)
 
     @property
     def under_way(self) -> tuple[str, ...]:
@@ -250,10 +257,10 @@ class Socket:
 
     def _arrive(self) -> None:
         """The next one in the queue: none overtakes another, however long the way was closed."""
-        clock, here, there = self.agent.run.clock, self.agent, self.other.agent
         if not self._queue:
             return
-        opens_at = self._network.opens_at(here.number, there.number)
+        clock, network, here, there = self._clock, self._network, self.agent, self.other.agent
+        opens_at = network.opens_at(here.number, there.number) if network.was_ever_closed else 0.0
         if not there.is_powered or (clock.now < opens_at and self._is_forgotten):
             self._queue.clear()
         elif opens_at == NEVER:
@@ -328,7 +335,8 @@ class SimulatedConnection:
     # What the agent does.
 
     def send(self, message: Message) -> None:
-        self._loop.reached()
+        if self._loop.is_armed:
+            self._loop.reached()
         if self._socket is not None and not self._is_closed_here:
             self.said.add(message.KIND)
             self._socket.send(message)

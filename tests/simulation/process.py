@@ -16,7 +16,7 @@ from collections import deque
 from collections.abc import Callable, Coroutine
 from contextvars import Context
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 from greenlet import getcurrent, greenlet
 
@@ -32,14 +32,13 @@ Loop: Any = asyncio.AbstractEventLoop  # of which the agent uses a part
 class Handle:
     """A call that is to be made, as `asyncio.Handle`, but in no context of its own: the agent has no context variables.
 
-    A handle of asyncio takes longer to make than most calls take.
+    A handle of asyncio takes longer to make than most calls take, and one with an `__init__` twice as long as this.
     """
 
     __slots__ = ("args", "callback")
 
-    def __init__(self, callback: Function, args: tuple[Any, ...]) -> None:
-        self.callback: Function | None = callback
-        self.args = args
+    callback: Function | None
+    args: tuple[Any, ...]
 
     def cancel(self) -> None:
         """Nobody will make it."""
@@ -52,25 +51,26 @@ class Handle:
 class Timer(Handle):
     """As `asyncio.TimerHandle`."""
 
-    __slots__ = ("_process", "_when")
+    __slots__ = ("process", "rings_at")
 
-    def __init__(self, when: float, callback: Function, args: tuple[Any, ...], process: Process) -> None:
-        self.callback = callback
-        self.args = args
-        self._when = when
-        self._process = process
+    process: Process
+    rings_at: float  # by its machine's clock
 
     def when(self) -> float:
-        return self._when
+        return self.rings_at
 
     def rings(self) -> None:
         """It is due."""
-        process = self._process
+        process = self.process
         if self.callback is None or not process.is_alive:
             return
-        (process._due if process.is_frozen else process._ready).append(self)
+        (process._due if process.is_frozen else process._ready).append((self, None))
         if not process._is_scheduled:
             process._schedule()
+
+
+# What a turn does: a call, or one that may have been called off, and None.
+Call: TypeAlias = "tuple[Function, tuple[Any, ...]] | tuple[Handle, None]"
 
 
 class Process(Loop):  # type: ignore[misc]
@@ -93,11 +93,12 @@ class Process(Loop):  # type: ignore[misc]
         self.is_alive = True
         self.is_frozen = self.has_ever_frozen = False
         self.frozen_until = 0.0  # by the simulation's clock
-        self._ready: deque[Handle] = deque()
-        self._arrived: list[Handle] = []  # while it was frozen
-        self._due: list[Handle] = []
+        self._ready: deque[Call] = deque()
+        self._arrived: list[Call] = []  # while it was frozen
+        self._due: list[Call] = []
         self._is_scheduled = False  # a turn
         self._freeze_at = -1  # so many points from now; never
+        self.is_armed = False  # for a freeze at a point of its code: else none needs to be counted
         self._freeze_s = 0.0
         self._turn: greenlet | None = None
         self._is_mid_turn = False
@@ -113,7 +114,7 @@ class Process(Loop):  # type: ignore[misc]
         """Something comes to this process from outside."""
         if not self.is_alive:
             return
-        (self._arrived if self.is_frozen else self._ready).append(Handle(event, args))
+        (self._arrived if self.is_frozen else self._ready).append((event, args))
         if not self._is_scheduled:
             self._schedule()
 
@@ -132,11 +133,12 @@ class Process(Loop):  # type: ignore[misc]
     def freeze_at(self, point: int, seconds: float) -> None:
         """It will be frozen at the point of its code that comes after so many others."""
         self._freeze_at, self._freeze_s = point, seconds
+        self.is_armed = True
 
     @property
     def is_to_freeze(self) -> bool:
         """Whether it is frozen, or will be at a point of its code."""
-        return self.is_frozen or self._freeze_at >= 0
+        return self.is_frozen or self.is_armed
 
     def when_thawed(self, event: Callable[[], object]) -> None:
         """Goes on with another thread of this process, which is frozen with it."""
@@ -168,10 +170,11 @@ class Process(Loop):  # type: ignore[misc]
 
     def reached(self) -> None:
         """The code that runs just now has come to a point where it may be frozen."""
-        if self._freeze_at < 0 or self._turn is None or getcurrent() is not self._turn:
+        if not self.is_armed or self._turn is None or getcurrent() is not self._turn:
             return
         self._freeze_at -= 1
         if self._freeze_at < 0:
+            self.is_armed = False
             self.freeze(self._freeze_s)
             self._is_mid_turn = True
             set_running_loop(None)
@@ -194,12 +197,14 @@ class Process(Loop):  # type: ignore[misc]
             self._turn.switch()
         for event in thaws:
             self.when_thawed(event)
-        self._schedule()
+        if self._ready and not self._is_scheduled:
+            self._schedule()
 
     # Turns.
 
     def _schedule(self) -> None:
-        if self._ready and not self._is_scheduled and not self.is_frozen and not self._is_mid_turn:
+        """Something is to be done, and no turn is to come yet."""
+        if not (self.is_frozen or self._is_mid_turn):
             self._is_scheduled = True
             self._clock.at_once(self._begin_turn)
 
@@ -208,11 +213,11 @@ class Process(Loop):  # type: ignore[misc]
         if not self.is_alive or self.is_frozen:
             return
         self.takes_turn()
-        if self._freeze_at < 0:
-            self._take_turn()
-        else:
+        if self.is_armed:
             self._turn = greenlet(self._take_turn)
             self._turn.switch()
+        else:
+            self._take_turn()
 
     def takes_turn(self) -> None:
         """For who counts them."""
@@ -223,15 +228,18 @@ class Process(Loop):  # type: ignore[misc]
         ready = self._ready
         try:
             for _ in range(len(ready)):
-                handle = ready.popleft()
-                callback = handle.callback
-                if callback is not None:
-                    try:
-                        callback(*handle.args)
-                    except (SystemExit, KeyboardInterrupt):
-                        raise
-                    except BaseException as error:
-                        self.call_exception_handler({"exception": error})
+                call: Any
+                call, arguments = ready.popleft()
+                if arguments is None:
+                    call, arguments = call.callback, call.args
+                    if call is None:
+                        continue
+                try:
+                    call(*arguments)
+                except (SystemExit, KeyboardInterrupt):
+                    raise
+                except BaseException as error:
+                    self.call_exception_handler({"exception": error})
                 if not self.is_alive:
                     return
         finally:
@@ -244,25 +252,32 @@ class Process(Loop):  # type: ignore[misc]
     def time(self) -> float:
         own = self._own
         shown = self._clock.now * own.rate + own.ahead_s  # `shows`, for what is asked most
-        if self._freeze_at >= 0:
+        if self.is_armed:
             self.reached()
         return shown
 
-    def call_soon(self, callback: Function, *args: Any, context: Context | None = None) -> Handle:
-        handle = Handle(callback, args)
-        self._ready.append(handle)
+    def call_soon(self, callback: Function, *args: Any, context: Context | None = None) -> Handle | None:
+        """With a context it is a future or a task of asyncio that calls, and these do not call it off."""
+        handle = None
+        if context is None:
+            handle = Handle()
+            handle.callback, handle.args = callback, args
+            self._ready.append((handle, None))
+        else:
+            self._ready.append((callback, args))
         if not self._is_scheduled:
             self._schedule()
         return handle
 
-    def call_soon_threadsafe(self, callback: Function, *args: Any, context: Context | None = None) -> Handle:
+    def call_soon_threadsafe(self, callback: Function, *args: Any, context: Context | None = None) -> Handle | None:
         return self.call_soon(callback, *args)
 
     def call_later(self, delay: float, callback: Function, *args: Any, context: Context | None = None) -> Timer:
         return self.call_at(self.time() + delay, callback, *args)
 
     def call_at(self, when: float, callback: Function, *args: Any, context: Context | None = None) -> Timer:
-        timer = Timer(when, callback, args, self)
+        timer = Timer()
+        timer.callback, timer.args, timer.rings_at, timer.process = callback, args, when, self
         if len(self._timers) > 200:
             shown = self._own.shows(self._clock.now)
             self._timers = [each for each in self._timers if not each.cancelled() and each.when() > shown]

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from tests.simulation.draws.kinds import KINDS, LONG
+from tests.simulation.garbage import collect_rarely
 
 if TYPE_CHECKING:
     from tests.simulation.world import SimulatedRun
@@ -117,4 +118,5 @@ def main(words: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
+    collect_rarely()
     sys.exit(main())

@@ -49,7 +49,7 @@ from hpc_elastic.scheduler.allocation import Allocation
 from hpc_elastic.scheduler.protocol import Exclusion, JobOutlook, JobState
 from tests.plans import make_run_plan
 from tests.simulation.disk import LAYOUT
-from tests.simulation.file_system import THREADS, DiskThread, SharedOs, _thread
+from tests.simulation.file_system import IDLE, DiskThread, SharedOs, _thread
 from tests.simulation.rules import asked_saves
 from tests.simulation.rules.contracts import LOOKS_PER_LEASE
 from tests.simulation.rules.first_searches import FirstSearch
@@ -236,6 +236,7 @@ class Headquarters(Coordinator):
     """The shipped one, which shows the rules what its head does."""
 
     agent: Agent
+    _is_beat = False  # what happens is a beat and nothing else: it leaves what rules look at after a step as it was
 
     def __init__(self, *arguments: Any, journal: SimulatedJournal, **more: Any) -> None:
         self.agent = journal.agent
@@ -294,7 +295,7 @@ class Headquarters(Coordinator):
         self.agent.run.conduct.closes(self.agent, cast("dict[str, SimulatedConnection]", members))
 
     def _settle(self) -> None:
-        self.agent.run.headships.settles(self.agent, self._head)
+        self.agent.run.headships.settles(self.agent, self._head, self._contract.due())
         super()._settle()
 
     def _say(self, text: str, level: Level = "info") -> None:
@@ -312,9 +313,10 @@ class Headquarters(Coordinator):
             contract.called()
             run = agent.run
             run.head_moved(agent, head.phase)
-            run.orders.stepped(agent, head)
-            run.noted.stepped(agent, head)
-            run.leftovers.stepped(agent, head)
+            if not self._is_beat:
+                run.orders.stepped(agent, head)
+                run.noted.stepped(agent, head)
+                run.leftovers.stepped(agent, head)
             return
         contract.is_over()
         if agent.headquarters is self:
@@ -359,7 +361,9 @@ class Headquarters(Coordinator):
             return
         orders = self.agent.run.orders
         orders.gets_beat(self._head, node, message.number)
+        self._is_beat = True
         super()._deliver(node, message)
+        self._is_beat = False
         orders.has_got_beat(self._head, node)
 
     def _act(self, action: Action) -> None:
@@ -368,6 +372,7 @@ class Headquarters(Coordinator):
             run.orders.answers_beat(agent, self._head, action.node, action.message)
             super()._act(action)
             return
+        self._is_beat = False
         run.trace("head", action)
         run.conduct.head_acts(agent, self._head, action)
         run.noted.acts(agent, self._head, action)
@@ -703,4 +708,4 @@ def wired(run: Any, plant: Plant) -> Iterator[None]:
                 delattr(module, name)
             else:
                 setattr(module, name, value)
-        THREADS.clear()
+        IDLE.clear()  # whoever traces the next run sees all of it

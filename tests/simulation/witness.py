@@ -98,7 +98,7 @@ class Witness:
         self.incidents.append(Incident(agent.role, assign.attempt, agent.name, None, now, is_charged=False))
 
     def ended(self, agent: Agent, worker: Worker, exitcode: int, *, is_stopped: bool) -> None:
-        self.run.is_dirty = True
+        self.run.changes()
         if is_stopped:
             return
         if exitcode == TAKEN_EXIT_CODE and self.run.scenario.heeds_notice:

@@ -177,11 +177,12 @@ class Workers:
             self.alive[local_rank] = worker
             self._pids[str(rank)] = 100 + rank
             self._draw_fate(worker)
-            self.states.work(worker, self._dice("saves", assign.attempt, local_rank))
+            if self._run.scenario.keeps_every_s is not None:
+                self.states.work(worker, self._dice("saves", assign.attempt, local_rank))
             if self._run.polls.are_played:
                 self._latest.append(worker)
                 self._poll_later(worker, self._dice("polls", assign.attempt, local_rank))
-        self._run.is_dirty = True
+        self._run.changes()
         self._run.witness.started(self._agent, assign)
 
     async def stop_workers(

@@ -284,18 +284,17 @@ class SimulatedRun:
             try:
                 self._play(bound_s)
             finally:
+                BrokenRuleError.clock = None
                 for agent in self.everybody:  # of a run that broke a rule: nothing of it goes on
                     agent.process.kill()
 
     def _play(self, bound_s: float) -> None:
-        BrokenRuleError.first = None
+        BrokenRuleError.first, BrokenRuleError.clock = None, self.clock
         self._begin()
         some, points = self.everybody[0], self.points
         if points is not None:
             points.pass_by()
-        for steps, now in enumerate(self.clock.happens(), 1):
-            if now > bound_s or steps > BOUND_STEPS:
-                break
+        for _ in self.clock.happens(bound_s, BOUND_STEPS, each=points is not None):
             if self.crash is not None:
                 raise self.crash
             if BrokenRuleError.first is not None:
@@ -308,6 +307,15 @@ class SimulatedRun:
             if points is not None:
                 points.pass_by()
         raise BrokenRuleError(f"no end after {self.clock.now:.1f} s: {self._who_waits()}")
+
+    def changes(self) -> None:
+        """Something changes on a node: the rules are checked when all has happened that happens with it."""
+        self.is_dirty = self.clock.has_news = True
+
+    def crashes(self, error: BaseException) -> None:
+        """A machine or a driver has failed."""
+        self.crash = self.crash or error
+        self.clock.has_news = True
 
     def _check(self) -> None:
         """Something has changed on a node."""
@@ -375,6 +383,7 @@ class SimulatedRun:
 
     def _strike_at_time(self, fault: Fault) -> None:
         self._to_start -= fault.what == "requeue"
+        self.clock.has_news = True
         strike(self, fault)
 
     @property
@@ -384,6 +393,7 @@ class SimulatedRun:
 
     def _start(self, agent: Agent, is_there: bool) -> None:
         self._to_start -= 1
+        self.clock.has_news = True
         if is_there and agent.is_powered:
             self.trace(agent, "starts")
             agent.start()

@@ -11,6 +11,7 @@ import random
 from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import cached_property
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
 
@@ -213,7 +214,6 @@ class AskedSaves:
 
     def __init__(self, run: SimulatedRun) -> None:
         self._run = run
-        self.dice = random.Random(f"{run.scenario.seed}/asked saves")
         self.files: defaultdict[str, dict[str, tuple[str, Saved]]] = defaultdict(dict)  # by folder and name
         self.manifests: dict[str, SaveManifest] = {}
         self._asked: dict[str, Asked] = {}
@@ -221,6 +221,11 @@ class AskedSaves:
         self._firm: set[tuple[Agent, StateVersion]] = set()
         self._complete: set[str] = set()  # requests whose state has counted
         self.saved = 0
+
+    @cached_property
+    def dice(self) -> random.Random:
+        """Of the threads that see to the files."""
+        return random.Random(f"{self._run.scenario.seed}/asked saves")
 
     @property
     def are_asked(self) -> bool:

@@ -298,6 +298,7 @@ class Conduct:
 
     def relies_on_guard(self, agent: Agent) -> None:
         """Workers are at work here: the guard knows by when to kill them, should the agent be frozen from now on."""
+        self.sets_deadline(agent, agent.guard.deadline)  # also where it has not changed since it was set
         own = min(agent.part.member.fence_deadline(), agent.part.heads.fence_deadline())
         late_s = agent.guard.deadline - own - self._run.scenario.profile.guard_s
         is_told = late_s <= LATE_S or own == agent.guard.deadline  # for ever, both

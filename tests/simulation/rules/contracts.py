@@ -35,10 +35,22 @@ class Machine(Protocol):
 class Contract:
     """Of one machine of an agent and its driver: what the machine has promised, and has done."""
 
-    __slots__ = ("_agent", "_are_late", "_called_at", "_calls", "_in_vain", "_machine", "_said", "_tick")
+    __slots__ = (
+        "_agent",
+        "_are_late",
+        "_called_at",
+        "_calls",
+        "_clock",
+        "_in_vain",
+        "_machine",
+        "_own",
+        "_said",
+        "_tick",
+    )
 
     def __init__(self, agent: Agent, machine: Machine, *, are_late: bool) -> None:
         self._agent = agent
+        self._clock, self._own = agent.run.clock, agent.clock  # the simulation's, and the machine's
         self._machine = machine  # which keeps its number from being another's
         self._tick = machine.tick  # its own, that nobody watches
         self._are_late = are_late
@@ -48,8 +60,9 @@ class Contract:
 
     def calls(self) -> None:
         """The driver is about to call the machine because something has happened."""
-        agent, said = self._agent, self._said
-        now, due = agent.now, said if said < NEVER else self._machine.next_tick()  # `_due`, which most calls ask
+        agent, said, own = self._agent, self._said, self._own
+        now = self._clock.now * own.rate + own.ahead_s  # `agent.now`, for what is asked most
+        due = said if said < NEVER else self._machine.next_tick()  # `due`, which most calls ask
         if now < due and (early := self._tick(now)):
             self._broken(f"does {early} at {now:.3f}, and nothing is due before {due:.3f}")
         if now > said + LATE_S and not (self._are_late or agent.process.has_ever_frozen):
@@ -57,7 +70,8 @@ class Contract:
 
     def called(self) -> None:
         """The driver has carried out what the machine wanted."""
-        now, due = self._agent.now, self._machine.next_tick()
+        own, due = self._own, self._machine.next_tick()
+        now = self._clock.now * own.rate + own.ahead_s
         if due > now:
             self._said, self._calls = due, 0
         else:
@@ -67,7 +81,7 @@ class Contract:
                 self._broken(f"wants to be called at {due:.3f}, and it is {now:.3f}")
         self._called_at = now
 
-    def _due(self) -> float:
+    def due(self) -> float:
         """When the machine is to be called: between two calls of its driver, as it has said after the first of them."""
         return self._said if self._said < NEVER else self._machine.next_tick()
 
@@ -80,7 +94,7 @@ class Contract:
         machine, tick, recent = self._machine, self._tick, self._in_vain
 
         def watched(now: float) -> Any:
-            due = self._due()
+            due = self.due()
             done = tick(now)
             if now < due or done:
                 return done

@@ -11,6 +11,7 @@ import random
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 from hpc_elastic.membership.copy_ledger import CopyLedger, Lateness
@@ -41,7 +42,6 @@ class NodeCopies:
         self._states = states
         self._ledger = CopyLedger()
         self._kept: dict[tuple[str, int], list[Saved]] = {}
-        self._dice = random.Random(f"{agent.run.scenario.seed}/{agent.number}/{agent.start_number}/copies")
         self._number = 0  # of the attempt that is sent
         self._last: tuple[StateVersion, int] | None = None  # what was copied last, and the how manieth save it was
         self._part = ""
@@ -49,6 +49,10 @@ class NodeCopies:
         self._lateness, self._is_late = Lateness(), False
         self.told: tuple[HeldState, ...] = ()  # what the head has heard of last ...
         self.told_at = 0.0  # ... and when its agent had asked for that
+
+    @cached_property
+    def _dice(self) -> random.Random:
+        return random.Random(f"{self._run.scenario.seed}/{self._agent.number}/{self._agent.start_number}/copies")
 
     # As `agent.keeper.process`.
 

@@ -279,7 +279,7 @@ class Foretold:
 
     def asks(self, agent: Agent) -> None:
         """An agent asks the file server something."""
-        if self.is_played and self._is_quiet:
+        if self._is_quiet:
             require(agent.name == self._head, f"{agent.name} asks the file server, and is no head")
             self._often(agent, "asks the file server", ASKS_PER_S)
 
@@ -292,7 +292,7 @@ class Foretold:
 
     def sends(self, agent: Agent, kind: str) -> None:
         """An agent sends a message to another one."""
-        if not self.is_played or kind in ("beat", "echo", "dropped") or not self._is_quiet:
+        if kind in ("beat", "echo", "dropped") or not self._is_quiet:
             return
         is_usual = any(fault.what == "partition" for fault in self._run.scenario.faults)
         require(is_usual, f"{agent.name} sends {kind}, at {self._run.clock.now:.3f}")

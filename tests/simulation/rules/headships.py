@@ -152,14 +152,14 @@ class Headships:
         since_s = run.clock.now - run.disk.asked_at[claim.attempt]
         require(since_s <= RIVALS_S + run.progress.slack_s, f"{agent.name} looks for rivals in attempt {claim.attempt}")
 
-    def settles(self, agent: Agent, head: Any) -> None:
+    def settles(self, agent: Agent, head: Any, due: float) -> None:
         """A driver sets its timer by what its machine says, once for all events of a turn of the event loop."""
         turn = agent.process.turns
         if self._settled.get(head) == turn:
             raise BrokenRuleError(f"the driver of {agent.name} settles twice in a turn of its loop")
         self._settled[head] = turn
         if head.phase is not HeadPhase.OVER:  # a member may be lost at any time, also while nothing else is due
-            looks_s, due_s = self._run.scenario.lease_s / LOOKS_PER_LEASE, head.next_tick() - agent.now
+            looks_s, due_s = self._run.scenario.lease_s / LOOKS_PER_LEASE, due - agent.now
             if due_s > looks_s + SLOW_S:
                 what = f"{agent.name} looks at its members' leases in {due_s:.2f} s, in phase {head.phase.value}"
                 raise BrokenRuleError(f"{what}, not within {looks_s:.2f} s")

@@ -8,6 +8,7 @@ from hpc_elastic.membership.actions import Note, StopWorkers
 from hpc_elastic.membership.messages import Assign
 from hpc_elastic.membership.timing import DRIFT
 from hpc_elastic.rundir.records import AttemptClaim, RunResultRecord, RunState, World
+from tests.simulation.clock import Clock
 from tests.simulation.scenario import GRACE_S, LONGEST_PAUSE_S
 
 if TYPE_CHECKING:
@@ -33,13 +34,17 @@ class BrokenRuleError(AssertionError):
 
     `first`: the first one of the run that is played. A rule that is broken in a task of an agent may raise where nobody
     looks, and the run would seem to go on without that task.
+    `clock`: that of this run, which is told of it.
     """
 
     first: ClassVar[BrokenRuleError | None] = None
+    clock: ClassVar[Clock | None] = None
 
     def __init__(self, text: str) -> None:
         super().__init__(text)
         BrokenRuleError.first = BrokenRuleError.first or self
+        if BrokenRuleError.clock is not None:
+            BrokenRuleError.clock.has_news = True
 
 
 def require(holds: bool, text: str) -> None:
@@ -147,7 +152,7 @@ class Rules:
     def claimed(self, agent: Agent, claim: AttemptClaim, world: World, before: AttemptClaim | None) -> None:
         """A claim is on disk."""
         run, number = self._run, claim.attempt
-        run.is_dirty = True
+        run.changes()
         require(sorted(run.disk.claims) == list(range(1, len(run.disk.claims) + 1)), f"a gap before attempt {number}")
         require(claim.predecessor == (before.attempt if before else None), f"attempt {number} follows from no attempt")
         require(claim.head == world.head == agent.name, f"{agent.name} claims attempt {number} for {claim.head}")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections import defaultdict
 from dataclasses import replace
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 from hpc_elastic.rundir.records import RunState
@@ -21,9 +22,12 @@ class Kept:
 
     def __init__(self, run: SimulatedRun) -> None:
         self._run = run
-        self._dice = random.Random(f"{run.scenario.seed}/kept")
         self._files: defaultdict[int, dict[str, Saved]] = defaultdict(dict)
         self.whole = True  # no file is lost or damaged so far
+
+    @cached_property
+    def _dice(self) -> random.Random:
+        return random.Random(f"{self._run.scenario.seed}/kept")
 
     def write(self, ended: int, place: str, saved: Saved) -> None:
         """As `agent.workers.state_files.write_states`; the agent may be killed before, and the file may be damaged."""
