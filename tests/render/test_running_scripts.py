@@ -259,6 +259,7 @@ def test_the_script_adds_nothing_of_its_own_to_the_environment(tmp_path: Path) -
     assert added <= {"PATH", "HOME", "LANG", "PWD", "OLDPWD", "SHLVL", "_", *for_srun}
 
 
+@pytest.mark.long
 def test_a_site_does_not_have_all_ranks_killed_where_one_is_out_of_memory(tmp_path: Path) -> None:
     scene = make_scene(tmp_path)
     scene.run(STUB_STATUS="0", SLURM_OOM_KILL_STEP="1")  # as sbatch sets it by the site's own
