@@ -23,6 +23,7 @@ from hpc_elastic.agent.records.retries import retry_here
 from hpc_elastic.agent.records.telemetry import record_crash
 from hpc_elastic.agent.rendezvous.findings import Findings
 from hpc_elastic.agent.supervisor import Supervisor
+from hpc_elastic.agent.system.cpu_limit import warn_before_cpu_limit
 from hpc_elastic.agent.system.event_loop import run
 from hpc_elastic.agent.system.processes import become_subreaper
 from hpc_elastic.agent.system.refusals import TIP, describe_refusal
@@ -91,6 +92,7 @@ def _run(layout: RunLayout) -> int:
     questions = JobQuestions(complain=lambda text: journal.say(text, "warning"))
     journal = Journal(layout, plan, allocation, questions=questions)
     become_subreaper()
+    warn_before_cpu_limit()
     name_output(layout, allocation.node, STDERR)
     reserve_room(STDERR)
     # A name server that does not answer costs 5 s or more for each look-up; the workers inherit this setting.

@@ -213,8 +213,8 @@ hpc_elastic_key=`hpc_elastic_look_at_copy`
 # have all of a step killed where one rank is out of memory (OOMKillStep, 24.11), which srun can be told not to by a
 # variable that older ones pass over.
 echo "hpc_elastic: starting an agent on each of $hpc_elastic_nodes nodes (start ${SLURM_RESTART_COUNT:-0})"
-HPC_ELASTIC_TIME_LEFT=$hpc_elastic_left SLURM_OOM_KILL_STEP=0 srun \
-    --nodes="$hpc_elastic_nodes" --ntasks="$hpc_elastic_nodes" --ntasks-per-node=1 \
+HPC_ELASTIC_TIME_LEFT=$hpc_elastic_left SLURM_OOM_KILL_STEP=0 \
+    srun --nodes="$hpc_elastic_nodes" --ntasks="$hpc_elastic_nodes" --ntasks-per-node=1 \
     --no-kill --kill-on-bad-exit=0 --wait=0 --cpu-bind=none --mem=0 --mpi=none --export=ALL --input=none \
     ${hpc_elastic_is_in_step:+--overlap} \
     --chdir=/home/ada/hpc-elastic-runs/digits-20260102-030405-0f0f --open-mode=append --output=agents/%N.out \

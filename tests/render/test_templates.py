@@ -124,7 +124,7 @@ def test_a_template_adds_to_a_block_of_its_parents_if_it_says_super(tmp_path: Pa
         tmp_path,
     )
     assert "export SITE=1\nexport MINE='it'\"'\"'s'\n" in script
-    assert script.index(" srun \\\n") < script.index("\nsleep 1\n") < script.index("hpc_elastic_started=yes")
+    assert script.index(" srun --nodes") < script.index("\nsleep 1\n") < script.index("hpc_elastic_started=yes")
 
 
 def test_a_name_of_a_shipped_template_is_not_taken_from_the_job_folder(tmp_path: Path) -> None:
