@@ -54,7 +54,7 @@ SLURM ?= own
 TORCH ?= >=2.2
 # With more processes than cores the last ones are for tests that compute (tests/distribution.py): half of the time that
 # tests of Slurm and real runs take is waiting.
-WORKERS ?= 4
+WORKERS ?= 5
 CORES := $(shell getconf _NPROCESSORS_ONLN)
 BIN := .venv/bin
 PYTEST := $(BIN)/python -m pytest $(OPTIONS)
