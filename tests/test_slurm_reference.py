@@ -74,7 +74,7 @@ def sbatch_options() -> set[str]:
 def srun_options() -> set[str]:
     """Those of the template and of `step_options`."""
     template = (REPOSITORY / "templates/slurm/job.sh.j2").read_text()
-    command = re.search(r"^(?:\w+=\S+ )*srun (?:.*\\\n|\{%.*\n)*", template, re.MULTILINE)
+    command = re.search(r"^(?:\w+=\S+ )*(?:\\\n *)?srun (?:.*\\\n|\{%.*\n)*", template, re.MULTILINE)
     assert command is not None
     steps = inspect.getsource(directives.step_options) + inspect.getsource(directives._gpu_options)
     said = set(strings(ast.parse(steps)))
