@@ -24,9 +24,8 @@ from hpc_elastic.scheduler.slurm.srun_errors import find_ended_agents
 LAST_LINE_BYTES = 4096
 SRUN_BYTES = 1 << 20  # srun writes a line for each of thousands of tasks that it could not start
 LONGEST_LINE = 200
-_PROLOG_FAILED = (
-    "error: TaskProlog failed status="  # Slurm's words: the task ends with that status, and was none of ours
-)
+# Slurm's words of a task that ends with the status of its TaskProlog, and was no agent.
+_PROLOG_FAILED = "error: TaskProlog failed status="
 
 
 class Findings:
@@ -78,7 +77,8 @@ class Findings:
     def _diagnoses(self, nodes: Sequence[str], own: Endpoint) -> Iterator[Diagnosis]:
         ended = self._ended_agents()
         for node in nodes:
-            record, end, is_own = self._record(node), ended.get(node, ""), _is_of_agent(ended.get(node, ""))
+            record, end = self._record(node), ended.get(node, "")
+            is_own = _is_of_agent(end)
             if record is None:
                 said = f"srun: {end}; " if end else ""
                 detail = f"has never started its agent: {said}{self._sign_of_life(node)}"
