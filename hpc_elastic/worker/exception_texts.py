@@ -45,22 +45,24 @@ def texts_of(error: BaseException, frames: TracebackType | None, *, within_s: fl
 def settle_exit(error: SystemExit, *, within_s: float = TEXT_WITHIN_S) -> None:
     """Put the text in the place of an object that `sys.exit` was given, for Python asks for it as it ends the process.
 
-    Its `__str__` may never return, and what follows needs no more of it. Never raises an Exception.
+    Its `__str__` may never return, and what follows needs no more of it. One that raises stays: Python says nothing of
+    it. Never raises an Exception.
     """
     code: object = error.code
     if isinstance(code, int) or type(code) in _PLAIN:
         return
     said = f"<str() of what sys.exit was given did not return within {within_s:g} s>"
-    text = _within(within_s, lambda: _say(code))
-    error.code = said if text is None else text
-    error.args = (error.code,)
+    found = _within(within_s, lambda: _said_by(code))
+    for text in (said,) if found is None else found:
+        error.code, error.args = text, (text,)
 
 
-def _say(code: object) -> str:
+def _said_by(code: object) -> tuple[str, ...]:
+    """Return the text of an object, alone; nothing if its own `__str__` fails."""
     try:
-        return str(code)
+        return (str(code),)
     except BaseException:  # the user's __str__ may raise anything
-        return f"<str() of what sys.exit was given failed: {type(code).__name__}>"
+        return ()
 
 
 def _within(within_s: float, ask: Callable[[], _T]) -> _T | None:

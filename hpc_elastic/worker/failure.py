@@ -278,7 +278,7 @@ def _exit_message(error: BaseException) -> str:
     try:
         return "" if isinstance(code, int) else str(code)
     except BaseException:  # the user's __str__ may raise anything
-        return ""
+        return f"<str() of what sys.exit was given failed: {type(code).__name__}>"
 
 
 def is_raised_by_term(error: BaseException) -> bool:
