@@ -85,14 +85,13 @@ def test_status_and_wait_do_without_a_real_controller_that_hangs(workplace: Path
     wait_for_workers(workplace)
     with hung_controller(slurm):
         for verb in (["status", "--json"], ["list", "--json"]):
-            began = time.monotonic()
-            done = subprocess.run([*HPC_ELASTIC, *verb], capture_output=True, text=True, check=True, timeout=60)
-            took = time.monotonic() - began
+            with subprocess.Popen(["squeue"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as plain:
+                done = subprocess.run([*HPC_ELASTIC, *verb], capture_output=True, text=True, check=True, timeout=60)
+                assert plain.poll() is None  # still waits: MessageTimeout, 10 s here
+                plain.kill()
             shown = json.loads(done.stdout)
             assert (shown if isinstance(shown, dict) else shown[0])["state"] == "RUNNING"
             assert "Slurm does not answer" in done.stdout + done.stderr
-            print(f"{verb[0]}: {took:.2f} s")
-            assert took < 5
         (workplace / "go").touch()
         _, error = waiting.communicate(timeout=60)
         assert waiting.returncode == 0, error
