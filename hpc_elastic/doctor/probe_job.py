@@ -161,6 +161,15 @@ class JobTimes:
             self.over = now
 
 
+def _advice_on(wait: Wait) -> str:
+    """Return what to do about a job that has been cancelled, for it would never have started."""
+    commands = list(wait.commands())
+    if any("release" in command for command in commands):
+        return "leave out `hold`, if the site or --set has it; else ask the administrators what holds jobs here"
+    look = "".join(f"look with `{command}`; " for command in commands)
+    return f"{look}name another account, QOS or partition: --set sbatch.qos=NAME"
+
+
 def why_to_stop(
     now: float, times: JobTimes, status: JobStatus, *, has_output: bool, folder: str, pending_s: float
 ) -> GivenUp | None:
@@ -177,9 +186,7 @@ def why_to_stop(
     if times.started is None:
         wait = Wait(status.job_id, status.reason or "")
         if wait.endless and now >= times.began + min(ENDLESS_S, pending_s):
-            look = "".join(f"look with `{command}`; " for command in wait.commands())
-            advice = f"{look}name another account, QOS or partition: --set sbatch.qos=NAME"
-            return GivenUp(f"it does not start by itself: {wait.why}", advice, "defaults.sbatch")
+            return GivenUp(f"it does not start by itself: {wait.why}", _advice_on(wait), "defaults.sbatch")
         if now < times.began + pending_s:
             return None
         why = f" ({status.reason})" if status.reason else ""

@@ -171,12 +171,22 @@ def running_doctor(door: Door, *options: str) -> subprocess.Popen[str]:
 
 
 @pytest.mark.variant(of="test_doctor_finds_everything_that_is_broken_on_a_cluster")
-def test_doctor_says_what_a_pending_job_waits_for_and_gives_up(slurm_door: Door, slurm: Cluster) -> None:
+@pytest.mark.parametrize(
+    ("setting", "found", "action"),
+    [
+        ("begin=now+1hour", "it did not start within 4 s (BeginTime)", "--wait"),
+        ("hold=true", "it does not start by itself: the job is held (JobHeldUser)", "leave out `hold`"),
+    ],
+    ids=["begins later", "held"],
+)
+def test_doctor_says_what_a_pending_job_waits_for_and_gives_up(
+    slurm_door: Door, slurm: Cluster, setting: str, found: str, action: str
+) -> None:
     make_site(slurm_door)
-    told = examine(slurm_door, "--set", "sbatch.hold=true", "--wait", "4s", exit_code=1)
+    told = examine(slurm_door, "--set", f"sbatch.{setting}", "--wait", "4s", exit_code=1)
     (job,) = faults(told)["job"]
-    assert re.fullmatch(r"job \d+: it did not start within 4 s \(JobHeldUser\)", job["found"])
-    assert "--wait" in job["action"]
+    assert re.sub(r"job \d+: ", "", job["found"]) == found
+    assert action in job["action"]
     assert slurm.job_ids() == []
 
 
