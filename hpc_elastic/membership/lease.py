@@ -31,7 +31,7 @@ class Lease:
         self.fence_deadline = NEVER
         self.next_beat = NEVER
         self._nodes = MANY  # members of the head, until it says how many it has
-        self.beats_as_one_of = MANY  # nodes: the next beat comes as with so many members
+        self.beats_as_one_of: float  # nodes: the next beat comes as with so many members; from `start`
         self.contact = -NEVER  # when the head's last message came
 
     def start(self, now: float, asked: float | None = None) -> None:

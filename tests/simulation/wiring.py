@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import threading
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
@@ -43,7 +43,7 @@ from hpc_elastic.membership.succession import Records
 from hpc_elastic.plan.launch_plan import BackoffPlan, ElasticPlan, LaunchPlan, RequeuePlan, RestartPlan, SignalsPlan
 from hpc_elastic.plan.roles import NodesPlan
 from hpc_elastic.rundir import complaint, store
-from hpc_elastic.rundir.records import AllocationClaim, Request
+from hpc_elastic.rundir.records import AllocationClaim, NodeResult, Request
 from hpc_elastic.rundir.state_records import KeptState, SaveManifest
 from hpc_elastic.scheduler.allocation import Allocation
 from hpc_elastic.scheduler.protocol import Exclusion, JobOutlook, JobState
@@ -57,6 +57,7 @@ from tests.simulation.rules.invariants import require
 from tests.simulation.scenario import LONGEST_PAUSE_S, RESTART_GRACE_S, Scenario
 
 if TYPE_CHECKING:
+    from hpc_elastic.agent.workers.spawn import WorkerOrder
     from tests.simulation.agent import Agent
     from tests.simulation.network import SimulatedConnection
     from tests.simulation.plant import Plant
@@ -317,6 +318,7 @@ class Headquarters(Coordinator):
                 run.orders.stepped(agent, head)
                 run.noted.stepped(agent, head)
                 run.leftovers.stepped(agent, head)
+                run.named_spares.stepped(agent, head)
             return
         contract.is_over()
         if agent.headquarters is self:
@@ -377,6 +379,7 @@ class Headquarters(Coordinator):
         run.conduct.head_acts(agent, self._head, action)
         run.noted.acts(agent, self._head, action)
         run.orders.acts(agent, self._head, action)
+        run.named_spares.acts(self._head, action)
         if isinstance(action, do.ClaimAttempt):
             run.rules.asks_for(action.claim)
             run.heeded.claims(agent, self._head, action.claim)
@@ -475,6 +478,10 @@ class Here(LocalMember):
         super()._stop_workers(action)
         self._begins_fence |= is_fence
         self._has_fence = is_fence or (self._has_fence and not is_first)
+
+    def _write_result_of_node(self, result: NodeResult, started: float, orders: Sequence[WorkerOrder]) -> None:
+        super()._write_result_of_node(result, started, orders)
+        self._agent.run.written.keeps_flight_records(self._agent, result)
 
     async def _unless_fenced(self, work: asyncio.Future[Any], *, within_s: float | None = None) -> None:
         await super()._unless_fenced(work, within_s=within_s)
@@ -641,6 +648,11 @@ def _remove_kept(layout: object, *, before: int | None = None) -> None:
     CURRENT.run.kept.remove()
 
 
+def _keep_flight_records(layout: object, orders: Sequence[WorkerOrder], started: float) -> None:
+    """NCCL's, of what its ranks did last; nothing else is played of them."""
+    CURRENT.run.written.kept_flight_records.update((order.attempt, order.rank) for order in orders)
+
+
 def _saves_thread(name: str, loop: Any) -> DiskThread:
     """Of a head, for the files of saves."""
     run = loop.agent.run
@@ -673,6 +685,7 @@ def wired(run: Any, plant: Plant) -> Iterator[None]:
         (journal, "os", shared),
         (journal, "remove_kept", _remove_kept),
         (allocation_claims, "os", shared),
+        (local_member, "keep_flight_records", _keep_flight_records),
         (retries, "time", clock),
         *((module, "time", wall) for module in (allocation_claims, head_watch, journal, local_member, state_saves)),
         *((module, "time", time_of_day) for module in (coordinator, head_link)),

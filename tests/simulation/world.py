@@ -50,6 +50,7 @@ from tests.simulation.rules.large import Large
 from tests.simulation.rules.late_words import LateWords
 from tests.simulation.rules.leftovers import Leftovers
 from tests.simulation.rules.limits import Limits
+from tests.simulation.rules.named_spares import NamedSpares
 from tests.simulation.rules.noted import Noted
 from tests.simulation.rules.orders import Orders
 from tests.simulation.rules.partings import Partings
@@ -114,6 +115,7 @@ class SimulatedRun:
         self.endings = Endings(self)
         self.late_words = LateWords(self)
         self.leftovers = Leftovers()
+        self.named_spares = NamedSpares()
         self.fences = Fences(self)
         self.forgiven = Forgiven(self)
         self.examined = Examined(self)

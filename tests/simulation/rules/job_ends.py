@@ -98,7 +98,7 @@ class JobEnds:
         # A result on its way to the disk when its power went is the last thing that the host did, as an earlier one.
         is_lost = is_lost and not (run.disk.results and run.disk.results[0].written_by == host.name)
         is_told = any(agent.is_told and agent.exit_code is not None for agent in run.agents if agent is not host)
-        # Lost before any attempt it is known to those alone that ask at their start.
+        # Lost before any attempt it is known to those alone that have found out at their start.
         was_member = any(host.name in claim.members for claim in run.disk.claims.values())
         if is_lost and was_member and is_told and not run.witness.is_requeued and not self._is_reset_forged(host):
             require(bool(enders), "nobody ends the job, whose script is lost")
@@ -128,7 +128,7 @@ class JobEnds:
     def _may_look(self, head: object, own: str, host: Agent) -> bool:
         """Whether a head has ended the run, and left, that knows that the agent beside the script was not there."""
         told, world = self._told[head, own], self._run.disk.latest
-        is_known = any(self._run.agent(node).asks_at_start for node in told)
+        is_known = any(self._run.agent(node).knows_launch_node for node in told)
         is_known = is_known or (world is not None and world.launch_node == host.name)
         has_left = any(agent.name == own and agent.is_powered and agent in self._run.agents for agent, _ in self._left)
         is_settled = all(end.is_settled for end in told.values())

@@ -64,6 +64,14 @@ class Written:
 
     def __init__(self, run: SimulatedRun) -> None:
         self._run = run
+        self.kept_flight_records: set[tuple[int, int]] = set()  # by attempt and rank
+
+    def keeps_flight_records(self, agent: Agent, result: NodeResult) -> None:
+        """A node's result is on disk; of ranks that were stopped or failed the last collectives are kept beside it."""
+        wanted = {(result.attempt, rank) for rank in result.ranks}
+        if result.state in (WorkerState.FAILED, WorkerState.STOPPED):
+            missing = sorted(wanted - self.kept_flight_records)
+            require(not missing, f"{agent.name} has not kept the flight records of {missing}")
 
     def claimed(self, head: Agent, claim: AttemptClaim, world: World, before: AttemptClaim | None) -> None:
         """A claim is on disk, and the roster beside it."""

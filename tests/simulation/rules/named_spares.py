@@ -1,0 +1,49 @@
+"""Nodes without a part in a world know of each other, for the record of the world may not name them.
+
+A node that joins while a world is at work, and has no part in it, is in no record: were the head and all members lost,
+nobody would dial it. So a head tells all such nodes of each other as one of them joins, of a few where there are many.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from hpc_elastic.membership.actions import Action, SendToMember
+from hpc_elastic.membership.messages import Spares
+from hpc_elastic.membership.timing import MOST_SPARES
+from tests.simulation.rules.invariants import BrokenRuleError
+
+if TYPE_CHECKING:
+    from hpc_elastic.membership.head import Head
+    from hpc_elastic.membership.roster import RosterEntry
+    from tests.simulation.agent import Agent
+
+
+class NamedSpares:
+    """Of one run. Every method raises BrokenRuleError."""
+
+    def __init__(self) -> None:
+        self._told: dict[tuple[Head, str], set[str]] = {}
+
+    def acts(self, head: Head, action: Action) -> None:
+        """A head does something; it may tell a node of others."""
+        if isinstance(action, SendToMember) and isinstance(action.message, Spares):
+            self._told[head, action.node] = {each.node for each in action.message.agents}
+
+    def stepped(self, agent: Agent, head: Head) -> None:
+        """A head has handled something."""
+        members, world = head._members, head._members.world
+        if world is None:
+            return
+        waiting = [each.node for each in sorted(members.roster, key=_number) if not members.is_in_world(each.node)]
+        if len(waiting) < 2:
+            return
+        recorded = {each.node for each in world.spares}
+        for named in (each for each in waiting[:MOST_SPARES] if each not in recorded):
+            for node in waiting:
+                if node != named and named not in self._told.get((head, node), ()):
+                    raise BrokenRuleError(f"the head of {agent.name} has not told {node} of {named}, which waits as it")
+
+
+def _number(entry: RosterEntry) -> int:
+    return entry.join.node_id
