@@ -623,6 +623,10 @@ class Searching(Successor):
         self._contract.is_over()
         self._agent.run.endings.search_is_over(self)
 
+    async def close(self) -> None:
+        await super().close()
+        require(not self._tasks._tasks, f"{self._agent.name} has closed its search, which goes on")
+
 
 ABSENT = object()  # of a name of `builtins`, which a module does not have itself
 CURRENT = SimpleNamespace(run=cast(Any, None))  # the run that is being played
