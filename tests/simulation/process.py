@@ -276,6 +276,8 @@ class Process(Loop):  # type: ignore[misc]
         return self.call_at(self.time() + delay, callback, *args)
 
     def call_at(self, when: float, callback: Function, *args: Any, context: Context | None = None) -> Timer:
+        if when == NEVER:
+            raise AssertionError("a timer is set that never rings")  # asyncio would keep it for ever
         timer = Timer()
         timer.callback, timer.args, timer.rings_at, timer.process = callback, args, when, self
         if len(self._timers) > 200:
