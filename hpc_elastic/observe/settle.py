@@ -14,7 +14,7 @@ from hpc_elastic.observe.facts import Facts, latest_change
 from hpc_elastic.printable import printable_line
 from hpc_elastic.rundir import store
 from hpc_elastic.rundir.complaint import last_lines
-from hpc_elastic.rundir.full_disk import is_for_want_of_space
+from hpc_elastic.rundir.full_disk import describe_cure, is_for_want_of_space
 from hpc_elastic.rundir.layout import RunLayout
 from hpc_elastic.rundir.records import RunResultRecord, TimeSpent, utc_text
 from hpc_elastic.scheduler.slurm.srun_errors import (
@@ -51,7 +51,9 @@ def unwritten_result(layout: RunLayout, facts: Facts, missing: MissingResult) ->
 def unwritten_note(error: FileSystemError) -> str:
     """Return the note for people about a result that could not be written."""
     what = f"the result could not be written: {error.message}; what is shown is from the scheduler and the outputs"
-    return f"{what}; free some space, then `hpc-elastic status` writes it" if is_for_want_of_space(error) else what
+    if not is_for_want_of_space(error):
+        return what
+    return f"{what}; {describe_cure(error.message)}, then `hpc-elastic status` writes it"
 
 
 def read_failed_nodes(script_output: str) -> tuple[str, ...]:

@@ -268,9 +268,9 @@ def _vain_note(facts: Facts, job: JobStatus | None) -> str | None:
 
 
 def _full_note(facts: Facts) -> str | None:
-    if facts.result is not None or not facts.is_disk_full:
+    if facts.result is not None or not facts.disk_lack:
         return None
-    return f"no space is left on the file system of {facts.run_dir}: free some, or what the run writes is lost"
+    return f"{facts.disk_lack}, or what the run writes is lost"
 
 
 def _ended_note(facts: Facts, job: JobStatus | None) -> str | None:

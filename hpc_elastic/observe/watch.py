@@ -223,7 +223,7 @@ class RunWatch:
 
     def _is_without_space(self, facts: Facts, missing: diagnosis.MissingResult) -> bool:
         """Return whether no agent could have written the result, for which there is nothing to wait then."""
-        is_told = facts.is_disk_full or tells_of_no_space(missing.cause)
+        is_told = bool(facts.disk_lack) or tells_of_no_space(missing.cause)
         return is_told or refuses_to_write(self.layout.root)
 
 

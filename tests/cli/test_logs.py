@@ -66,7 +66,7 @@ def test_an_attempt_that_could_not_be_opened_for_want_of_space_hides_no_logs(
     Path(run.layout.attempt(3)).mkdir()
     full_disk(monkeypatch, run.layout.root)
     assert logs(run) == 0
-    said = f"hpc-elastic: no space is left on the file system of {run.layout.root}: what was written since is not in"
+    said = f"hpc-elastic: no space is left on the file system of {run.layout.root}: free some; what was written"
     shown = capfd.readouterr()
     assert (shown.out, said in shown.err) == ("second\n", True)
     assert logs(run, "--rank", "all") == 0

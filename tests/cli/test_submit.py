@@ -215,6 +215,18 @@ def test_full_disk_is_one_message_and_leaves_nothing(
     assert fake_slurm.calls("sbatch") == []
 
 
+def test_a_disk_without_inodes_is_not_told_to_lack_space(
+    tiny_disk: Path, workplace: Path, fake_slurm: FakeSlurm, capsys: Capture
+) -> None:
+    subprocess.run(["mount", "-o", "remount,size=256k,nr_inodes=4", str(tiny_disk)], check=True)
+    assert main(["submit", "job.yaml", "--run-dir", str(tiny_disk / "run"), *SITE]) == 5
+    error = capsys.readouterr().err
+    assert "No space left on device (no inode is left, as its file system cannot hold more than its 4 files" in error
+    assert "tip: delete some of its files, or choose another place with --run-dir" in error
+    assert list(tiny_disk.iterdir()) == []
+    assert fake_slurm.calls("sbatch") == []
+
+
 @pytest.mark.long
 @pytest.mark.parametrize("options", [[], ["--array", "env.SEED=0..1"]])
 def test_disk_that_fills_up_while_the_job_is_submitted_costs_no_record(
