@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import pwd
 import shutil
 import signal
 import stat
@@ -294,6 +295,22 @@ def test_index_that_cannot_be_written_stops_nothing(
     assert main(["submit", "job.yaml", *SITE]) == 0
     assert "warning: the run is not in the index" in capsys.readouterr().err
     assert main(["status", "42"]) == 0  # found below the working directory
+
+
+def test_a_user_without_a_home_is_told_once_that_the_run_is_in_no_list(
+    workplace: Path, fake_slurm: FakeSlurm, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    entry = pwd.getpwuid(os.getuid())
+    nobodys = pwd.struct_passwd((*entry[:5], "/nonexistent", entry.pw_shell))
+    monkeypatch.setattr(pwd, "getpwuid", lambda _: nobodys)
+    monkeypatch.delenv("XDG_STATE_HOME")
+    monkeypatch.setenv("HOME", "")
+    assert main(["submit", "job.yaml", *SITE]) == 0
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("hpc-elastic: warning: the run is not in the index: there is no home for it: HOME is ''")
+    assert not Path("/nonexistent").exists()
+    assert main(["status", "42"]) == 0  # found below the working directory
+    assert main(["list"]) == 0
 
 
 @pytest.mark.long
