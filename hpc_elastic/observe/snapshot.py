@@ -206,7 +206,7 @@ def make_snapshot(facts: Facts, job: JobStatus | None, note: str | None = None) 
         awaited_nodes=() if state.is_final else facts.beside.awaited,
         workers=latest.workers if latest else None,
         attempt_history=facts.attempts,
-        failures=result.get("failures") or {},
+        failures=_failures_here(result.get("failures") or {}, facts),
         array=submission.get("array"),
         array_task=submission.get("array_task"),
         parameters=submission.get("parameters") or {},
@@ -237,6 +237,17 @@ def make_snapshot(facts: Facts, job: JobStatus | None, note: str | None = None) 
 def snapshot_to_json(snapshot: Snapshot) -> dict[str, Any]:
     """Return the object of `status --json`; keys are only ever added."""
     return {"format_version": FORMAT_VERSION, **asdict(snapshot), "state": snapshot.state.value}
+
+
+def _failures_here(failures: Mapping[str, Any], facts: Facts) -> Mapping[str, Any]:
+    """Return the failures with the paths of their error files as they are now: the run directory may have moved."""
+    layout, before = RunLayout(facts.run_dir), str(facts.plan.get("run_dir") or "")
+    return {
+        rank: {**failure, "error_file": layout.here(path, before)}
+        if isinstance(failure, dict) and isinstance(path := failure.get("error_file"), str)
+        else failure
+        for rank, failure in failures.items()
+    }
 
 
 def _limit(plan: Mapping[str, Any], name: str) -> int | None:
