@@ -187,6 +187,7 @@ def make_submission(
         array_task=task,
         parameters=parameters or {},
         selected_by=selection(os.environ) if plan.scheduler == "slurm" else {},
+        bash_env=os.environ.get("BASH_ENV") or None,
     )
 
 

@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterable
 
 from hpc_elastic.failures.classes import MEANINGS, FailureClass
-from hpc_elastic.observe.diagnosis import JOB_CANCELLED
+from hpc_elastic.observe.diagnosis import JOB_CANCELLED, NAMED_BY_BASH_ENV
 from hpc_elastic.observe.explain_facts import (
     ExplainFacts,
     attempt_after,
@@ -160,6 +160,8 @@ def advice_of(facts: ExplainFacts, failure_class: str | None) -> Iterable[str]:
         yield f"{describe_cure(full)}, or choose another place with --run-dir, and submit the job again"
     elif facts.is_scancelled or _BY_A_PERSON.match(facts.snapshot.cause or ""):
         return  # by a person, and nothing has to be found out
+    elif is_end and NAMED_BY_BASH_ENV in (facts.snapshot.cause or ""):
+        yield "have that file neither exit nor `exec` in scripts, or submit with `env -u BASH_ENV hpc-elastic submit`"
     elif is_end and (advice := _BY_REASON.get(facts.snapshot.reason or "", "")):
         yield advice
 

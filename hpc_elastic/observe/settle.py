@@ -18,6 +18,7 @@ from hpc_elastic.rundir.full_disk import describe_cure, is_for_want_of_space
 from hpc_elastic.rundir.layout import RunLayout
 from hpc_elastic.rundir.records import RunResultRecord, TimeSpent, utc_text
 from hpc_elastic.scheduler.slurm.srun_errors import (
+    SCRIPT_BEGINS,
     describe_unstarted,
     find_failed_nodes,
     find_launch_error,
@@ -25,6 +26,8 @@ from hpc_elastic.scheduler.slurm.srun_errors import (
     tells_of_scancel,
 )
 from hpc_elastic.useful_time.reading import read_useful_time
+
+_MOST_CHARACTERS = 1 << 20  # of a script, or of its output
 
 
 def settle(layout: RunLayout, facts: Facts, missing: MissingResult) -> bool:
@@ -66,6 +69,17 @@ def read_launch_error(script_output: str) -> str:
     lines = last_lines(script_output)
     error = find_launch_error(lines)
     return describe_unstarted(find_unstarted(lines)) or (error and f"srun gave up: {printable_line(error)}")
+
+
+def has_begun(script: str, script_output: str) -> bool:
+    """Return whether a batch script has written the line with which those of ours begin, or is none of them."""
+    return not (_has(script, SCRIPT_BEGINS) and os.path.exists(script_output)) or _has(script_output, SCRIPT_BEGINS)
+
+
+def _has(path: str, text: str) -> bool:
+    with contextlib.suppress(OSError), open(path, encoding="utf-8", errors="replace") as file:
+        return text in file.read(_MOST_CHARACTERS)
+    return False
 
 
 def is_scancelled(script_output: str) -> bool:

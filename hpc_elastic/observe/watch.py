@@ -208,6 +208,7 @@ class RunWatch:
             launch_error=settle.read_launch_error(fresh.script_output) if fresh.script_output else "",
             is_scancelled=settle.is_scancelled(fresh.script_output) if fresh.script_output else False,
             failed_nodes=settle.read_failed_nodes(fresh.script_output) if fresh.script_output else (),
+            has_begun=not fresh.script_output or settle.has_begun(self.layout.script, fresh.script_output),
         )
         if missing is None:
             return False

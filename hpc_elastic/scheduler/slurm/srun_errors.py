@@ -36,7 +36,7 @@ _OVER_MEMORY = re.compile(
     r"(?:\[\S+\] )?(?:slurmstepd\S* )?error: (?:StepId=|Step |JobId=|Job )([0-9]+)\S* "
     r"exceeded (?:virtual )?memory limit \(([0-9]{1,20}) > ([0-9]{1,20})\), being killed"
 )
-_BEGINS = "hpc_elastic: run directory "  # the first line of each start, which all write into one file
+SCRIPT_BEGINS = "hpc_elastic: run directory"  # the first line of each start, which all write into one file
 # What comes before is of setup, which may use srun as well, or of an earlier start: its end may be all of the file that
 # the NFS client of another node than the script's shows so far.
 _LAUNCHES = re.compile(r"hpc_elastic: starting an agent on each of [0-9]+ nodes \(start ([0-9]+)\)")
@@ -148,8 +148,8 @@ def _since_launch(lines: Sequence[str], start: int) -> Sequence[str]:
     """Return the lines between the launch of a start of the job and the next start; none if it is not there."""
     launches = ((number, _LAUNCHES.fullmatch(line)) for number, line in enumerate(lines, 1))
     begin = max((number for number, match in launches if match and int(match[1]) == start), default=len(lines))
-    return list(takewhile(lambda line: not line.startswith(_BEGINS), lines[begin:]))
+    return list(takewhile(lambda line: not line.startswith(SCRIPT_BEGINS), lines[begin:]))
 
 
 def _of_latest_start(lines: Sequence[str]) -> Sequence[str]:
-    return lines[max((number for number, line in enumerate(lines) if line.startswith(_BEGINS)), default=0) :]
+    return lines[max((number for number, line in enumerate(lines) if line.startswith(SCRIPT_BEGINS)), default=0) :]
