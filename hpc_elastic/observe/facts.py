@@ -16,6 +16,7 @@ from typing import Any
 
 from hpc_elastic.codec import objects_in
 from hpc_elastic.errors import RunDirectoryError
+from hpc_elastic.observe.clock_steps import ClockStep
 from hpc_elastic.observe.nodes import AttemptNodes, NodeNotes, NodesBeside, find_nodes_beside
 from hpc_elastic.observe.roster import read_roster
 from hpc_elastic.rundir import store
@@ -87,6 +88,7 @@ class Facts:
     between: str | None = None  # why the latest attempt has ended, if it has and the next one is not open yet
     notice: str | None = None  # that the workers of the same start will be stopped soon: when it was given, and why
     step_wait: str = ""  # why no agent has been started yet, if the batch script's last line says that srun waits
+    clock_steps: tuple[ClockStep, ...] = ()  # of the heads of the same start
     unreadable: tuple[str, ...] = ()  # a line about each file that cannot be read
     disk_lack: str = ""  # why nothing more can be written, if that is so; only asked for as long as there is no result
 
@@ -152,6 +154,7 @@ class FactReader:
             has_ended=end is not None,
             between=None if result is not None else self._between(start, attempts, requests),
             notice=self._notice(start),
+            clock_steps=tuple(self._notes.clock_steps),
             step_wait=_step_wait(script_output) if script_output and not has_agents else "",
             unreadable=tuple(self._unreadable),
             chained=chained,

@@ -185,7 +185,7 @@ def test_json_has_stable_keys(tmp_path: Path) -> None:
         "restarts", "max_restarts", "node_losses", "max_node_losses", "nodes", "spares", "lost_nodes", "awaited_nodes",
         "workers",
         "attempt_history", "failures", "array", "array_task", "parameters", "note", "root_cause",
-        "notice", "between", "set_aside", "left_out", "changed_scripts",
+        "notice", "between", "set_aside", "left_out", "changed_scripts", "clock_steps",
     ]  # fmt: skip
     assert (data["state"], data["exit_code"], data["started"]) == ("SUCCEEDED", 0, TIME)
     assert data["attempt_history"][0]["nodes"] == ["node1", "node2"]
