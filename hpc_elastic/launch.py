@@ -54,5 +54,19 @@ def main(arguments: list[str]) -> int:
     return exit_code
 
 
+def leave(exit_code: int) -> None:
+    """End this process with the exit code of a `main`, also with PYTHONINSPECT, which `sys.exit` does not end.
+
+    Python shows a traceback of the SystemExit then, and exits with 1. A worker that succeeds returns from here, so that
+    its threads and what it has registered for its exit run to their end.
+    """
+    if not sys.flags.inspect:
+        sys.exit(exit_code)
+    if exit_code != 0:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(exit_code)
+
+
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    leave(main(sys.argv[1:]))

@@ -168,6 +168,8 @@ def _record_crash(
     detail = traced if refusal is None else f"{traced}{refusal}\n"
     failed = Finding(cause=RendezvousCause.AGENT_FAILED, detail=f"cannot take part, for its agent failed: {cause}")
     Findings(plan, allocation).write(failed, tries=0, gave_up=True, versions={})
+    if journal.is_head:
+        journal.note_failure()
     attempt = 0
     with contextlib.suppress(RunDirectoryError):
         attempt = (list_numbers(layout.attempts) or [0])[-1]

@@ -28,6 +28,7 @@ from hpc_elastic.agent.node.binding import WorkerPlaces, announce_places, choose
 from hpc_elastic.agent.node.gpu_usage import GpuTool
 from hpc_elastic.agent.node.network import listen_on_first
 from hpc_elastic.agent.node.preparation import JobTies, NodeReport, describe_node, examine_job, examine_node
+from hpc_elastic.agent.records.clock_steps import watch_clock
 from hpc_elastic.agent.records.job_comment import keep_comment
 from hpc_elastic.agent.records.journal import Journal
 from hpc_elastic.agent.records.samples import SampleFile, Sampler
@@ -134,6 +135,7 @@ class Supervisor:
             self._disk.best_effort(self._journal.note_launch_agent)
         self._tasks.run(self._group.warm_up())
         self._tasks.run(self._refresh_metrics())
+        self._tasks.run(watch_clock(self._place.node, self._note, lambda text: self._say(text, "warning")))
         if self._plan.metrics_comment:
             self._tasks.run(keep_comment(self._journal, self._plan, self._place.job_id, self._say))
         self._tasks.run(self._part.heads.find())

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import pickle
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from hpc_elastic.api.missing_nodes import read_missing_nodes
@@ -121,13 +121,18 @@ def read_result(layout: RunLayout, unwritten: Mapping[str, Any] | None = None) -
         record = from_json(records.RunResultRecord, data)
     except DecodeError as error:
         raise RunDirectoryError(f"{layout.result} is not a run's result: {error}") from error
+    plan = store.find_json(layout.plan)
+    before = str(plan.get("run_dir") or "") if isinstance(plan, dict) else ""
     files = {int(rank): os.path.join(layout.root, file) for rank, file in record.return_values.items()}
     values, problems = _unpickle_all(files)
     result = RunResult(
         run_dir=layout.root,
         state=record.state,
         return_values=values,
-        failures={int(rank): failure for rank, failure in record.failures.items()},
+        failures={
+            int(rank): replace(failure, error_file=layout.here(failure.error_file, before))
+            for rank, failure in record.failures.items()
+        },
         exit_code=record.exit_code,
         reason=record.reason,
         cause=record.cause,

@@ -187,6 +187,7 @@ def make_submission(
         array_task=task,
         parameters=parameters or {},
         selected_by=selection(os.environ) if plan.scheduler == "slurm" else {},
+        bash_env=os.environ.get("BASH_ENV") or None,
     )
 
 
@@ -211,12 +212,14 @@ def add_to_index(submitted: Submission | ArraySubmission, directory: str) -> Non
         host=submitted.host,
         folder_number=folder_number(),
     )
-    path = index_path(os.environ)
+    place = "the home"
     problems: queue.SimpleQueue[str] = queue.SimpleQueue()
 
     def append() -> None:
+        nonlocal place
         try:
-            append_entry(path, entry)
+            place = index_path(os.environ)
+            append_entry(place, entry)
         except RunDirectoryError as error:
             problems.put(error.message)
         else:
@@ -229,6 +232,6 @@ def add_to_index(submitted: Submission | ArraySubmission, directory: str) -> Non
     try:
         problem = problems.get(timeout=INDEX_WITHIN_S)
     except queue.Empty:
-        problem = f"{path} has not been written within {INDEX_WITHIN_S:g} s"
+        problem = f"{place} has not been written within {INDEX_WITHIN_S:g} s"
     if problem:
         print(f"hpc-elastic: warning: the run is not in the index: {problem}", file=sys.stderr)

@@ -27,7 +27,8 @@ from hpc_elastic.scheduler.slurm.step import PREFIX
 
 SETTLE_S = 5.0  # the script has waited for all agents: none of them writes any more
 # A local job's id holds the shell's process id, and its output's name holds the id: hence the path comes through
-# standard input, and `exec` keeps the process.
+# standard input, and `exec` keeps the process. With -p this shell, which is not the job's, leaves BASH_ENV to the one
+# that is.
 _STARTER = 'IFS= read -r output && exec bash "$1" >>"$output" 2>&1 </dev/null'
 
 
@@ -47,7 +48,7 @@ class ForegroundScheduler:
 
     def submit(self, plan: LaunchPlan, script: str) -> str:
         """Start the script and return its job id."""
-        command = ["bash", "-c", _STARTER, "hpc-elastic", script]
+        command = ["bash", "-p", "-c", _STARTER, "hpc-elastic", script]
         try:
             self._child = subprocess.Popen(
                 command,

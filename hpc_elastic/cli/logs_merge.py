@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import os
 import re
 import sys
 import time
@@ -383,8 +384,19 @@ def choose_places(
 
 
 def failed_ranks(layout: RunLayout, attempt: int) -> tuple[int, ...]:
-    """Return the ranks that failed in an attempt: each of them has an error file."""
-    return tuple(rank for rank in store.list_numbers(layout.ranks(attempt)) if exists(layout.error(attempt, rank)))
+    """Return the ranks that failed in an attempt: each of them has an error file.
+
+    A listing of a rank's folder is one question to a file server, which answers anew to it.
+    """
+    return tuple(rank for rank in store.list_numbers(layout.ranks(attempt)) if _has_failed(layout, attempt, rank))
+
+
+def _has_failed(layout: RunLayout, attempt: int, rank: int) -> bool:
+    folder, name = os.path.split(layout.error(attempt, rank))
+    try:
+        return name in os.listdir(folder)
+    except OSError:
+        return False
 
 
 def _attempt(layout: RunLayout, choice: Choice) -> tuple[int | None, tuple[int, ...]]:

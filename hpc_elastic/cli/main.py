@@ -6,7 +6,7 @@ import importlib
 import os
 import sys
 from collections.abc import Sequence
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from typing import NoReturn
 
 from hpc_elastic import __version__
@@ -28,7 +28,12 @@ def run() -> NoReturn:
     """Run the command line of this process; the console entry point."""
     replace_closed_streams()
     make_streams_tolerant()
-    sys.exit(main(sys.argv[1:]))
+    code = main(sys.argv[1:])
+    if sys.flags.inspect:  # PYTHONINSPECT: Python would show a traceback of the SystemExit, and ask for another line
+        with suppress(OSError, ValueError):
+            sys.stderr.flush()
+        os._exit(code)
+    sys.exit(code)
 
 
 def main(argv: Sequence[str]) -> int:

@@ -21,16 +21,25 @@ class MemoryUse:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FreeSpace:
-    """How much a file system had left right after the failure, in bytes; `place` is its path, as people know it."""
+    """How much a file system had left right after the failure, in bytes; `place` is its path, as people know it.
+
+    `files` is how many files it has where it has no inode for another one, else 0.
+    """
 
     place: str
     free: int
     total: int
+    files: int = 0
 
     @property
     def is_full(self) -> bool:
         """Whether less than a thousandth, or less than a megabyte, is free."""
         return self.total > 0 and self.free < max(self.total // 1000, min(1 << 20, self.total // 10))
+
+    @property
+    def takes_no_file(self) -> bool:
+        """Whether a new file finds no room: it is full, or has no inode left."""
+        return self.is_full or self.files > 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

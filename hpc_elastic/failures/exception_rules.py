@@ -255,8 +255,13 @@ def _is_disk_full(seen: Occurrence) -> bool:
 
 
 def _tell_disk(seen: Occurrence) -> str:
-    full = [space for space in seen.evidence.free if space.is_full]
-    return ", ".join(f"{space.place} has {_size(space.free)} of {_size(space.total)} free" for space in full)
+    full = [space for space in seen.evidence.free if space.takes_no_file]
+    return ", ".join(
+        f"{space.place} has no inode left for more than its {space.files} files"
+        if space.files
+        else f"{space.place} has {_size(space.free)} of {_size(space.total)} free"
+        for space in full
+    )
 
 
 def _is_file_system(seen: Occurrence) -> bool:

@@ -47,6 +47,7 @@ class Records:
     worker of `world` exited 0.
     `started_again`: the number of the latest allocation, if it is of another start of the job than this agent's.
     `left_for`: the reason for which a head has left this allocation before its first attempt, and the job starts again.
+    `has_head_failed`: the agent of its head has recorded, before the first attempt, that it failed itself.
     """
 
     result: RunResultRecord | None
@@ -56,6 +57,7 @@ class Records:
     is_finished: bool = False
     started_again: int | None = None
     left_for: str = ""
+    has_head_failed: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

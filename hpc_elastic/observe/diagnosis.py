@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 SETTLE_S = 60.0  # NFS may hide a new name for 30 s and more, and an agent's last write takes its time
 _KILLED = (":9", ":15")  # the ends of a job's exit code if a signal has ended its script
 _NO_OUTPUT = ":53"  # the same, where slurmd could not open the script's output: it has not run
+NAMED_BY_BASH_ENV = "which BASH_ENV names and bash runs before each script"
 JOB_CANCELLED = "the job was cancelled"  # begins the cause where the scheduler itself says so
 
 
@@ -63,6 +64,7 @@ def missing_result(
     launch_error: str = "",
     is_scancelled: bool = False,
     failed_nodes: Sequence[str] = (),
+    has_begun: bool = True,
 ) -> MissingResult | None:
     """Decide the result of a run whose job is over and that has none; None if the run is not in that state.
 
@@ -74,6 +76,7 @@ def missing_result(
         launch_error: why the agents could not be started on all nodes, by the batch script's output.
         is_scancelled: whether the batch script's output tells of a `scancel`.
         failed_nodes: those that Slurm has taken from the job, by the batch script's output.
+        has_begun: whether the batch script has written its first line.
     """
     if facts.result is not None or job is None or not job.state.is_terminal:
         return None
@@ -86,7 +89,9 @@ def missing_result(
     if never_started and facts.is_stop_requested and facts.submission.get("foreground"):
         return _stopped_in_foreground()
     if never_started and facts.script_output is not None and state in ("FAILED", "COMPLETED", "GONE"):
-        return _no_agent_started(job, script_word, launch_error)
+        bash_env = facts.submission.get("bash_env")
+        replaced_by = str(bash_env) if bash_env and not has_begun else ""
+        return _no_agent_started(job, script_word, launch_error, replaced_by)
     if launch_error and state == "FAILED":  # of a later start
         return _not_launched(launch_error, is_certain=False)
     if job.native_state == "DEADLINE" and (never_started or facts.has_ended):
@@ -127,11 +132,23 @@ def _stopped_in_foreground() -> MissingResult:
     )
 
 
-def _no_agent_started(job: JobStatus, script_word: str, launch_error: str) -> MissingResult:
-    """Return the result of a run whose batch script ended before an agent had claimed the allocation."""
+def _no_agent_started(job: JobStatus, script_word: str, launch_error: str, replaced_by: str) -> MissingResult:
+    """Return the result of a run whose batch script ended before an agent had claimed the allocation.
+
+    Args:
+        job: the job's status.
+        script_word: the last line of the script's output.
+        launch_error: why srun could not start the agents.
+        replaced_by: the file of BASH_ENV if the script has written nothing.
+    """
     if launch_error:
         return _not_launched(launch_error, is_certain=True)
     failed = f"the script ended{_with_exit_code(job)} before any agent started"
+    if replaced_by:
+        failed = (
+            f"the job ended{_with_exit_code(job)} and its script never began: {replaced_by}, {NAMED_BY_BASH_ENV}, may "
+            "have exited or run another program (`exec`)"
+        )
     return MissingResult(
         state=RunState.FAILED,
         reason="setup_failed",

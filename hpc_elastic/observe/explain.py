@@ -18,6 +18,7 @@ from typing import Any
 from hpc_elastic.failures.classes import Blame, FailureClass, blame_of
 from hpc_elastic.failures.describe import describe_failure
 from hpc_elastic.hostlist import name_some
+from hpc_elastic.observe.clock_steps import known_span
 from hpc_elastic.observe.diagnosis import JOB_CANCELLED
 from hpc_elastic.observe.explain_advice import advice_of, meaning_of
 from hpc_elastic.observe.explain_facts import (
@@ -169,7 +170,7 @@ def explain(facts: ExplainFacts, now: float, *, run: str | None = None) -> Expla
         node=_node(facts, root_cause),
         frame=frame_of(facts),
         time=_utc(timestamp),
-        into_attempt_s=timestamp - opened if opened and timestamp >= opened else None,
+        into_attempt_s=known_span(opened, timestamp, snapshot.clock_steps),
         observed_first=number_of(root_cause, "observed_first"),
         candidates=text_of(root_cause, "candidates"),
         failed=failed,
@@ -272,7 +273,7 @@ def _history(snapshot: Snapshot, now: float) -> Iterable[ExplainedAttempt]:
         yield ExplainedAttempt(
             number=attempt.number,
             opened=attempt.opened,
-            lasted_s=ended - begun if begun and ended and ended >= begun else None,
+            lasted_s=known_span(begun, ended, snapshot.clock_steps),
             workers=attempt.workers,
             nodes=len(attempt.nodes),
             cause=_clip(text_of(record, "line") or written or ""),

@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterable
 
 from hpc_elastic.failures.classes import MEANINGS, FailureClass
-from hpc_elastic.observe.diagnosis import JOB_CANCELLED
+from hpc_elastic.observe.diagnosis import JOB_CANCELLED, NAMED_BY_BASH_ENV
 from hpc_elastic.observe.explain_facts import (
     ExplainFacts,
     attempt_after,
@@ -19,7 +19,7 @@ from hpc_elastic.observe.explain_facts import (
     text_of,
 )
 from hpc_elastic.rundir.allocation_ends import NOT_STARTED_AGAIN
-from hpc_elastic.rundir.full_disk import tells_of_no_space
+from hpc_elastic.rundir.full_disk import describe_cure, tells_of_no_space
 
 # By the result's reason, beside what the class of a failure advises.
 _BY_REASON = {
@@ -147,7 +147,8 @@ def meaning_of(facts: ExplainFacts, failure_class: str | None) -> str:
 def advice_of(facts: ExplainFacts, failure_class: str | None) -> Iterable[str]:
     """Yield what to do, a sentence without capital and full stop each: about the failure, then about the run's end."""
     is_end = facts.snapshot.is_over and attempt_after(facts.snapshot, facts.attempt) is None
-    is_for_want_of_space = is_end and _has_no_space(facts)
+    full = _tells_of_no_space(facts) if is_end else ""
+    is_for_want_of_space = bool(full)
     if is_end and not is_for_want_of_space and f"{NOT_STARTED_AGAIN}: " in (facts.snapshot.cause or ""):
         yield "mend what Slurm refuses, and submit the job file again: the script goes on from its last checkpoint"
         return
@@ -156,17 +157,19 @@ def advice_of(facts: ExplainFacts, failure_class: str | None) -> Iterable[str]:
     if about:
         yield about
     if is_for_want_of_space:
-        yield "free some space, or choose another place with --run-dir, and submit the job again"
+        yield f"{describe_cure(full)}, or choose another place with --run-dir, and submit the job again"
     elif facts.is_scancelled or _BY_A_PERSON.match(facts.snapshot.cause or ""):
         return  # by a person, and nothing has to be found out
+    elif is_end and NAMED_BY_BASH_ENV in (facts.snapshot.cause or ""):
+        yield "have that file neither exit nor `exec` in scripts, or submit with `env -u BASH_ENV hpc-elastic submit`"
     elif is_end and (advice := _BY_REASON.get(facts.snapshot.reason or "", "")):
         yield advice
 
 
-def _has_no_space(facts: ExplainFacts) -> bool:
-    """Return whether the run directory has no space left, as far as an agent or the reader of it says."""
+def _tells_of_no_space(facts: ExplainFacts) -> str:
+    """Return what an agent, or the reader of it, says of a run directory without space; empty if neither does."""
     complaint = facts.snapshot.cause if facts.snapshot.reason == "agent_failed" else None
-    return any(map(tells_of_no_space, filter(None, (complaint, facts.snapshot.note))))
+    return "; ".join(text for text in (complaint, facts.snapshot.note) if text and tells_of_no_space(text))
 
 
 def _is_about_joins(facts: ExplainFacts, failure_class: str | None) -> bool:
@@ -214,6 +217,12 @@ def _about_failure(facts: ExplainFacts, failure_class: str | None) -> str:
 
 def _of_class(facts: ExplainFacts, failure_class: FailureClass) -> str:
     """Return the advice of the table, but not to read an error file that is shown already, or is not there."""
+    if (
+        failure_class is FailureClass.DISK_FULL
+        and facts.culprit is not None
+        and "no inode left" in facts.culprit.detail
+    ):
+        return "delete files there: there is room for data, and for no other file (`df -i`)"
     advice = MEANINGS[failure_class].advice
     is_shown = any(excerpt.path.endswith("error.json") for excerpt in facts.excerpts)
     is_there = any(path.endswith("error.json") for path in facts.files)

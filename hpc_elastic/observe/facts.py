@@ -16,12 +16,13 @@ from typing import Any
 
 from hpc_elastic.codec import objects_in
 from hpc_elastic.errors import RunDirectoryError
+from hpc_elastic.observe.clock_steps import ClockStep
 from hpc_elastic.observe.nodes import AttemptNodes, NodeNotes, NodesBeside, find_nodes_beside
 from hpc_elastic.observe.roster import read_roster
 from hpc_elastic.rundir import store
 from hpc_elastic.rundir.allocation_ends import describe_end, describe_reason
 from hpc_elastic.rundir.complaint import last_lines, read_complaint
-from hpc_elastic.rundir.full_disk import is_full
+from hpc_elastic.rundir.full_disk import describe_lack
 from hpc_elastic.rundir.layout import RunLayout
 from hpc_elastic.rundir.record_file import ALLOCATION, ATTEMPT, PLAN, RESULT, SUBMISSION, Shape, read_record
 from hpc_elastic.rundir.states import FORGETS_AFTER
@@ -87,8 +88,9 @@ class Facts:
     between: str | None = None  # why the latest attempt has ended, if it has and the next one is not open yet
     notice: str | None = None  # that the workers of the same start will be stopped soon: when it was given, and why
     step_wait: str = ""  # why no agent has been started yet, if the batch script's last line says that srun waits
+    clock_steps: tuple[ClockStep, ...] = ()  # of the heads of the same start
     unreadable: tuple[str, ...] = ()  # a line about each file that cannot be read
-    is_disk_full: bool = False  # whether nothing more can be written; only asked for as long as there is no result
+    disk_lack: str = ""  # why nothing more can be written, if that is so; only asked for as long as there is no result
 
     @property
     def job_id(self) -> str | None:
@@ -152,10 +154,11 @@ class FactReader:
             has_ended=end is not None,
             between=None if result is not None else self._between(start, attempts, requests),
             notice=self._notice(start),
+            clock_steps=tuple(self._notes.clock_steps),
             step_wait=_step_wait(script_output) if script_output and not has_agents else "",
             unreadable=tuple(self._unreadable),
             chained=chained,
-            is_disk_full=result is None and is_full(layout.root),
+            disk_lack=describe_lack(layout.root) if result is None else "",
         )
 
     def _latest_start(self, allocations: Sequence[int]) -> Mapping[int, str]:

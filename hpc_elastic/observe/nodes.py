@@ -16,6 +16,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from hpc_elastic.observe.clock_steps import CLOCK_SET, ClockStep, parse_step
 from hpc_elastic.observe.tail import Tail
 from hpc_elastic.rundir.layout import RunLayout
 
@@ -88,7 +89,7 @@ class FailureNote(NamedTuple):
 class NodeNotes:
     """Reads the notes of heads repeatedly; each note is read once.
 
-    `notices` and `failures` are those of the heads read so far.
+    `notices`, `failures` and `clock_steps` are those of the heads read so far.
     """
 
     def __init__(self, layout: RunLayout) -> None:
@@ -97,6 +98,7 @@ class NodeNotes:
         self._notes: list[NodeNote] = []
         self.notices: list[NoticeNote] = []
         self.failures: list[FailureNote] = []
+        self.clock_steps: list[ClockStep] = []
 
     def read(self, heads: Iterable[str]) -> Sequence[NodeNote]:
         """Return all notes of these heads so far."""
@@ -109,6 +111,8 @@ class NodeNotes:
                     self.notices.append(notice)
                 elif _FAILED in line and (failure := _parse_failure(line)) is not None:
                     self.failures.append(failure)
+                elif CLOCK_SET in line and (step := parse_step(_event(line, CLOCK_SET))) is not None:
+                    self.clock_steps.append(step)
         return self._notes
 
 

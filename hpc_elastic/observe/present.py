@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from hpc_elastic.failures.pace import NO_PACE, Pace
 from hpc_elastic.observe.array import ArraySnapshot
+from hpc_elastic.observe.clock_steps import describe_steps, known_span
 from hpc_elastic.observe.narrate import (
     count,
     describe_counts,
@@ -83,6 +84,7 @@ def status_rows(
         ("submitted", readable_time(snapshot.submitted)),
         ("ended", readable_time(snapshot.ended)),
         ("elapsed", _elapsed(snapshot, time.time() if now is None else now)),
+        ("clock", describe_steps(snapshot.clock_steps)),
         ("useful time", "" if useful_time is None else describe_useful_time(useful_time)),
         ("run directory", snapshot.run_dir),
     ]
@@ -202,7 +204,8 @@ def _between(snapshot: Snapshot) -> str:
 def _elapsed(snapshot: Snapshot, now: float) -> str:
     begun = unix_time(snapshot.started)
     ended = unix_time(snapshot.ended) if snapshot.is_over else now
-    return describe_duration(ended - begun) if begun and ended and ended >= begun else ""
+    elapsed = known_span(begun, ended, snapshot.clock_steps)
+    return "" if elapsed is None else describe_duration(elapsed)
 
 
 def _telling_state(array: ArraySnapshot) -> RunState:

@@ -14,10 +14,11 @@ from hpc_elastic.observe.facts import Facts, latest_change
 from hpc_elastic.printable import printable_line
 from hpc_elastic.rundir import store
 from hpc_elastic.rundir.complaint import last_lines
-from hpc_elastic.rundir.full_disk import is_for_want_of_space
+from hpc_elastic.rundir.full_disk import describe_cure, is_for_want_of_space
 from hpc_elastic.rundir.layout import RunLayout
 from hpc_elastic.rundir.records import RunResultRecord, TimeSpent, utc_text
 from hpc_elastic.scheduler.slurm.srun_errors import (
+    SCRIPT_BEGINS,
     describe_unstarted,
     find_failed_nodes,
     find_launch_error,
@@ -25,6 +26,8 @@ from hpc_elastic.scheduler.slurm.srun_errors import (
     tells_of_scancel,
 )
 from hpc_elastic.useful_time.reading import read_useful_time
+
+_MOST_CHARACTERS = 1 << 20  # of a script, or of its output
 
 
 def settle(layout: RunLayout, facts: Facts, missing: MissingResult) -> bool:
@@ -51,7 +54,9 @@ def unwritten_result(layout: RunLayout, facts: Facts, missing: MissingResult) ->
 def unwritten_note(error: FileSystemError) -> str:
     """Return the note for people about a result that could not be written."""
     what = f"the result could not be written: {error.message}; what is shown is from the scheduler and the outputs"
-    return f"{what}; free some space, then `hpc-elastic status` writes it" if is_for_want_of_space(error) else what
+    if not is_for_want_of_space(error):
+        return what
+    return f"{what}; {describe_cure(error.message)}, then `hpc-elastic status` writes it"
 
 
 def read_failed_nodes(script_output: str) -> tuple[str, ...]:
@@ -64,6 +69,17 @@ def read_launch_error(script_output: str) -> str:
     lines = last_lines(script_output)
     error = find_launch_error(lines)
     return describe_unstarted(find_unstarted(lines)) or (error and f"srun gave up: {printable_line(error)}")
+
+
+def has_begun(script: str, script_output: str) -> bool:
+    """Return whether a batch script has written the line with which those of ours begin, or is none of them."""
+    return not (_has(script, SCRIPT_BEGINS) and os.path.exists(script_output)) or _has(script_output, SCRIPT_BEGINS)
+
+
+def _has(path: str, text: str) -> bool:
+    with contextlib.suppress(OSError), open(path, encoding="utf-8", errors="replace") as file:
+        return text in file.read(_MOST_CHARACTERS)
+    return False
 
 
 def is_scancelled(script_output: str) -> bool:

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
+from hpc_elastic.observe.clock_steps import ClockStep
 from hpc_elastic.observe.diagnosis import decide_state
 from hpc_elastic.observe.facts import AttemptFacts, FactReader, Facts, root_cause_of
 from hpc_elastic.observe.waiting import WAITING, Wait, describe_vain_starts, find_reason
@@ -35,6 +36,7 @@ class Snapshot:
     `set_aside` are the nodes that are here and get no workers, with the reasons: drained, blamed, or unhealthy.
     `left_out` are those without which the others have begun this start, with the reasons: no agent has come from it, or
     it cannot take part.
+    `clock_steps` are when the clocks of the heads of this start were set meanwhile, by how much.
     `changed_scripts` are the entrypoints that are others in the latest allocation than in the one before.
     """
 
@@ -77,6 +79,7 @@ class Snapshot:
     set_aside: Mapping[str, str] = field(default_factory=dict)
     left_out: Mapping[str, str] = field(default_factory=dict)
     changed_scripts: tuple[str, ...] = ()
+    clock_steps: tuple[ClockStep, ...] = ()
 
     @property
     def changed_line(self) -> str:
@@ -206,29 +209,17 @@ def make_snapshot(facts: Facts, job: JobStatus | None, note: str | None = None) 
         awaited_nodes=() if state.is_final else facts.beside.awaited,
         workers=latest.workers if latest else None,
         attempt_history=facts.attempts,
-        failures=result.get("failures") or {},
+        failures=_failures_here(result.get("failures") or {}, facts),
         array=submission.get("array"),
         array_task=submission.get("array_task"),
         parameters=submission.get("parameters") or {},
-        note="; ".join(
-            filter(
-                None,
-                (
-                    note or _ended_note(facts, job),
-                    _stop_note(facts, state),
-                    facts.step_wait if state is RunState.RUNNING else None,
-                    _vain_note(facts, job) if state.value in WAITING else None,
-                    _full_note(facts),
-                    *facts.unreadable[:1],
-                ),
-            )
-        )
-        or None,
+        note=_join_notes(facts, job, state, note),
         root_cause=root_cause_of(result),
         between=None if state.is_final else facts.between,
         set_aside=facts.beside.set_aside,
         left_out=facts.beside.left_out,
         changed_scripts=tuple(map(str, facts.allocation.get("changed_scripts") or ())),
+        clock_steps=facts.clock_steps,
         notice=facts.notice if state is RunState.RUNNING and not facts.has_ended else None,
     )
     return replace(snapshot, note="; ".join(filter(None, (snapshot.wait.endless, snapshot.note))) or None)
@@ -237,6 +228,29 @@ def make_snapshot(facts: Facts, job: JobStatus | None, note: str | None = None) 
 def snapshot_to_json(snapshot: Snapshot) -> dict[str, Any]:
     """Return the object of `status --json`; keys are only ever added."""
     return {"format_version": FORMAT_VERSION, **asdict(snapshot), "state": snapshot.state.value}
+
+
+def _join_notes(facts: Facts, job: JobStatus | None, state: RunState, note: str | None) -> str | None:
+    notes = (
+        note or _ended_note(facts, job),
+        _stop_note(facts, state),
+        facts.step_wait if state is RunState.RUNNING else None,
+        _vain_note(facts, job) if state.value in WAITING else None,
+        _full_note(facts),
+        *facts.unreadable[:1],
+    )
+    return "; ".join(filter(None, notes)) or None
+
+
+def _failures_here(failures: Mapping[str, Any], facts: Facts) -> Mapping[str, Any]:
+    """Return the failures with the paths of their error files as they are now: the run directory may have moved."""
+    layout, before = RunLayout(facts.run_dir), str(facts.plan.get("run_dir") or "")
+    return {
+        rank: {**failure, "error_file": layout.here(path, before)}
+        if isinstance(failure, dict) and isinstance(path := failure.get("error_file"), str)
+        else failure
+        for rank, failure in failures.items()
+    }
 
 
 def _limit(plan: Mapping[str, Any], name: str) -> int | None:
@@ -268,9 +282,9 @@ def _vain_note(facts: Facts, job: JobStatus | None) -> str | None:
 
 
 def _full_note(facts: Facts) -> str | None:
-    if facts.result is not None or not facts.is_disk_full:
+    if facts.result is not None or not facts.disk_lack:
         return None
-    return f"no space is left on the file system of {facts.run_dir}: free some, or what the run writes is lost"
+    return f"{facts.disk_lack}, or what the run writes is lost"
 
 
 def _ended_note(facts: Facts, job: JobStatus | None) -> str | None:

@@ -208,6 +208,7 @@ class RunWatch:
             launch_error=settle.read_launch_error(fresh.script_output) if fresh.script_output else "",
             is_scancelled=settle.is_scancelled(fresh.script_output) if fresh.script_output else False,
             failed_nodes=settle.read_failed_nodes(fresh.script_output) if fresh.script_output else (),
+            has_begun=not fresh.script_output or settle.has_begun(self.layout.script, fresh.script_output),
         )
         if missing is None:
             return False
@@ -223,7 +224,7 @@ class RunWatch:
 
     def _is_without_space(self, facts: Facts, missing: diagnosis.MissingResult) -> bool:
         """Return whether no agent could have written the result, for which there is nothing to wait then."""
-        is_told = facts.is_disk_full or tells_of_no_space(missing.cause)
+        is_told = bool(facts.disk_lack) or tells_of_no_space(missing.cause)
         return is_told or refuses_to_write(self.layout.root)
 
 

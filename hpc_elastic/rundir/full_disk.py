@@ -10,6 +10,7 @@ from hpc_elastic.errors import RunDirectoryError
 _NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
 _PROBED_BYTES = 4096
 _WORDS = tuple(map(os.strerror, _NO_SPACE))
+_NO_INODE = "no inode is left"
 
 
 def is_full(path: str) -> bool:
@@ -17,13 +18,50 @@ def is_full(path: str) -> bool:
 
     See `refuses_to_write`.
     """
+    return bool(describe_lack(path))
+
+
+def describe_lack(path: str) -> str:
+    """Return what the file system of a directory has none left of, and what to do; empty if it is not full."""
+    found = _ask(path)
+    if found is None or found.f_blocks == 0:
+        return ""
+    if lacks_only_inodes(found):
+        return (
+            f"{_NO_INODE} on the file system of {path}, which cannot hold more than its {found.f_files} files and "
+            "folders: delete some"
+        )
+    has_no_inode = found.f_files > 0 and found.f_favail == 0
+    if found.f_bavail == 0 or has_no_inode:
+        return f"no space is left on the file system of {path}: free some"
+    return ""
+
+
+def lacks_only_inodes(found: os.statvfs_result) -> bool:
+    """Return whether a file system has blocks left, and no inode for another file.
+
+    One that makes inodes out of blocks, such as XFS, has neither when it is full of data.
+    """
+    return found.f_files > 0 and found.f_favail == 0 and found.f_bavail > 0
+
+
+def describe_missing_inodes(path: str) -> str:
+    """Return that no inode is left where a path that may not exist would be; empty if some are, or nobody knows."""
+    folder = os.path.abspath(path)
+    while (found := _ask(folder)) is None and folder != os.path.dirname(folder):
+        folder = os.path.dirname(folder)
+    if found is None or not lacks_only_inodes(found):
+        return ""
+    return f"{_NO_INODE}, as its file system cannot hold more than its {found.f_files} files and folders"
+
+
+def _ask(path: str) -> os.statvfs_result | None:
+    """Return what a file system says of itself; None if it does not, or can only be read: then it is full by nature."""
     try:
         found = os.statvfs(path)
     except OSError:
-        return False
-    has_no_inode = found.f_files > 0 and found.f_favail == 0
-    is_writable = not found.f_flag & os.ST_RDONLY  # one that can only be read is full by its nature
-    return is_writable and found.f_blocks > 0 and (found.f_bavail == 0 or has_no_inode)
+        return None
+    return None if found.f_flag & os.ST_RDONLY else found
 
 
 def refuses_to_write(folder: str) -> bool:
@@ -60,3 +98,8 @@ def why_no_space(error: RunDirectoryError) -> str:
 def tells_of_no_space(text: str) -> bool:
     """Return whether a line says that a disk is full, or a quota used up."""
     return any(words in text for words in _WORDS)
+
+
+def describe_cure(text: str) -> str:
+    """Return what frees a full disk, by a text about it that may name inodes."""
+    return "delete some of its files" if _NO_INODE in text else "free some space"

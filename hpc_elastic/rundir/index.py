@@ -14,6 +14,8 @@ import re
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import asdict, dataclass, fields
 
+from hpc_elastic.errors import RunDirectoryError
+from hpc_elastic.home import find_home
 from hpc_elastic.rundir.shared_lines import append_shared_line
 
 FORMAT_VERSION = 1
@@ -47,10 +49,16 @@ _RUN_DIR = re.compile(r'"run_dir": ("(?:[^"\\]|\\.)*")')
 
 
 def index_path(environ: Mapping[str, str]) -> str:
-    """Return the index's path, by the XDG base directory specification: relative values are ignored."""
+    """Return the index's path, by the XDG base directory specification: relative values are ignored.
+
+    It is empty for a user without a home. The file systems of homes are asked, which may hang.
+    """
     state_home = environ.get("XDG_STATE_HOME", "")
     if not os.path.isabs(state_home):
-        state_home = os.path.join(environ.get("HOME") or os.path.expanduser("~"), ".local", "state")
+        home = find_home(environ)
+        if not home:
+            return ""
+        state_home = os.path.join(home, ".local", "state")
     return os.path.join(state_home, "hpc_elastic", "runs.jsonl")
 
 
@@ -60,6 +68,11 @@ def append_entry(path: str, entry: IndexEntry) -> None:
     Raises:
         RunDirectoryError: the index cannot be written; the caller reports that and goes on.
     """
+    if not path:
+        raise RunDirectoryError(
+            f"there is no home for it: HOME is {os.environ.get('HOME', 'not set')!r}, and the password database has no "
+            "folder for this user either; XDG_STATE_HOME may name another one"
+        )
     append_shared_line(path, {"format_version": FORMAT_VERSION, **asdict(entry)})
 
 

@@ -22,6 +22,11 @@ class RunLayout:
 
     # Files of the submission.
 
+    def here(self, path: str, run_dir: str) -> str:
+        """Return where a file is now of which a record has the path, if the run directory was `run_dir` then."""
+        is_inside = run_dir not in ("", self.root) and path.startswith(f"{run_dir}{os.sep}")
+        return f"{self.root}{path[len(run_dir) :]}" if is_inside else path
+
     @property
     def job_yaml(self) -> str:
         """The job file as the user wrote it."""

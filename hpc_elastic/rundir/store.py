@@ -377,6 +377,13 @@ class _FileSystemErrors(AbstractContextManager[None]):
         if not isinstance(error, OSError):
             return
         tips = _TIPS_OF_READS if self._verb == "read" else _TIPS
-        raise FileSystemError(
-            f"cannot {self._verb} {self._path}: {error.strerror or error}", tip=tips.get(error.errno or 0)
-        ) from error
+        message, tip = f"cannot {self._verb} {self._path}: {error.strerror or error}", tips.get(error.errno or 0)
+        if error.errno == errno.ENOSPC and (lack := _missing_inodes(self._path)):
+            message, tip = f"{message} ({lack})", "delete some of its files, or choose another place with --run-dir"
+        raise FileSystemError(message, tip=tip) from error
+
+
+def _missing_inodes(path: str) -> str:
+    from hpc_elastic.rundir.full_disk import describe_missing_inodes  # for an error that most commands do not meet
+
+    return describe_missing_inodes(path)

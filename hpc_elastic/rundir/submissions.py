@@ -14,7 +14,8 @@ class Submission:
 
     `foreground`: `hpc-elastic run` started it inside a job that is not ours to cancel. `array` is the
     folder of the array that the run is a task of, `array_task` its number there, `parameters` what the
-    array varies, as this run has it. `selected_by` are the variables of the shell that named the Slurm.
+    array varies, as this run has it. `selected_by` are the variables of the shell that named the Slurm. `bash_env` is
+    the BASH_ENV of that shell, which bash runs before the job's script.
     """
 
     format_version: int = FORMAT_VERSION
@@ -31,6 +32,7 @@ class Submission:
     array_task: int | None = None
     parameters: Mapping[str, str] = field(default_factory=dict)
     selected_by: Mapping[str, str] = field(default_factory=dict)
+    bash_env: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,7 +2,8 @@
 
 Theory of operation. Records are JSON objects that somebody else wrote, perhaps an older version, perhaps only half: a
 field that is missing or odd is not known, and nothing raises. Each time is by the clock of the node that wrote it. What
-a head noted of other clocks (`node.clock_differs`) is subtracted, so that all times are by the clock of the first head.
+a head noted of other clocks (`node.clock_differs`) is subtracted, and so is what an agent noted of its own when that
+was set (`node.clock_set`): all times are by the clock of the first head as it was at first.
 """
 
 from __future__ import annotations
@@ -12,11 +13,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
 from itertools import pairwise
-from typing import Any, TypeGuard
 
 from hpc_elastic.useful_time.division import AllocationTimes, AttemptTimes
+from hpc_elastic.useful_time.node_clocks import NodeClocks, Object
+from hpc_elastic.useful_time.node_clocks import is_number as _is_number
+from hpc_elastic.useful_time.node_clocks import text_of as _text
+from hpc_elastic.useful_time.node_clocks import whole_of as _whole
 
-Object = Mapping[str, Any]
 STEPS_DONE = "steps.done"
 _ENDS = ("failure.observed", "attempt.failed", "run.ending", "head.lost")  # the first: workers are stopped from then on
 _STALLS = ("stalled", "collective_timeout")
@@ -60,11 +63,11 @@ class RunHistory:
 
 def find_history(records: RunRecords) -> RunHistory:
     """Return what the run's time is divided by."""
-    clocks = _clock_offsets(records)
+    clocks = NodeClocks(records.allocations, records.events)
     events = [
         _Event(at, _text(event, "node"), _whole(event, "allocation"), _whole(event, "attempt"), event)
-        for event in records.events
-        if (at := _event_time(event, clocks)) is not None
+        for event, ahead in zip(records.events, clocks.of_events, strict=True)
+        if (at := _event_time(event, ahead)) is not None
     ]
     starts = _starts(records, clocks)
     attempts, are_comparable = _attempts(records, events, clocks)
@@ -130,26 +133,11 @@ class _Attempt:
     is_partial: bool
 
 
-def _clock_offsets(records: RunRecords) -> dict[str, float]:
-    """Return by node how many seconds its clock is ahead of the first head's."""
-    offsets: dict[str, float] = {}
-    for claim in records.allocations[:1]:
-        offsets[_text(claim, "node")] = 0.0
-    for event in records.events:
-        metadata = event.get("metadata")
-        if event.get("name") != "node.clock_differs" or not isinstance(metadata, dict):
-            continue
-        node, offset = metadata.get("node"), metadata.get("offset_s")
-        if isinstance(node, str) and _is_number(offset):
-            offsets.setdefault(node, offsets.get(_text(event, "node"), 0.0) + float(offset))
-    return offsets
-
-
-def _starts(records: RunRecords, clocks: Mapping[str, float]) -> list[_Start]:
+def _starts(records: RunRecords, clocks: NodeClocks) -> list[_Start]:
     starts: list[_Start] = []
     latest: object = None
     for claim in records.allocations:
-        offset = clocks.get(_text(claim, "node"), 0.0)
+        offset = clocks.at_allocation(_text(claim, "node"), _whole(claim, "allocation"))
         start, claimed = (claim.get("job_id"), claim.get("restart_count")), seconds_of(claim.get("time"))
         number = _whole(claim, "allocation")
         if start == latest and starts:
@@ -162,9 +150,7 @@ def _starts(records: RunRecords, clocks: Mapping[str, float]) -> list[_Start]:
     return starts
 
 
-def _attempts(
-    records: RunRecords, events: Sequence[_Event], clocks: Mapping[str, float]
-) -> tuple[list[_Attempt], bool]:
+def _attempts(records: RunRecords, events: Sequence[_Event], clocks: NodeClocks) -> tuple[list[_Attempt], bool]:
     of_attempt: dict[int, list[_Event]] = {}
     for event in events:
         of_attempt.setdefault(event.attempt, []).append(event)
@@ -188,7 +174,7 @@ def _attempts(
         starting = claim.get("roles")
         times = AttemptTimes(
             number=number,
-            opened=opened - clocks.get(_text(claim, "head"), 0.0),
+            opened=opened - clocks.at_attempt(_text(claim, "head"), number),
             started=next((event.at for event in own if event.name == "attempt.started"), None),
             ended=ended,
             stopped=max(gone, default=None),
@@ -273,11 +259,11 @@ def _allocation(
     attempts: Sequence[AttemptTimes],
     events: Sequence[_Event],
     records: RunRecords,
-    clocks: Mapping[str, float],
+    clocks: NodeClocks,
 ) -> AllocationTimes:
     own = [event for event in events if event.allocation in start.numbers]
     asked = [
-        (_text(request, "kind"), at - clocks.get(_text(request, "by"), 0.0))
+        (_text(request, "kind"), at - clocks.at_end(_text(request, "by"), _whole(request, "allocation")))
         for request in records.requests
         if _whole(request, "allocation") in start.numbers and (at := seconds_of(request.get("time"))) is not None
     ]
@@ -287,18 +273,18 @@ def _allocation(
     endings += [at for kind, at in asked if kind == "requeue"]
     signs = [event.at for event in own] + [at for kind, at in asked if kind in ("requeue", "left")]
     signs += [at for times in attempts for at in (times.opened, times.started, times.ended) if at is not None]
-    seen = [records.last_signs[number] for number in start.numbers if number in records.last_signs]
-    signs += [at - clocks.get(node, 0.0) for node, at in seen]
+    seen = [(*records.last_signs[number], number) for number in start.numbers if number in records.last_signs]
+    signs += [at - clocks.at_end(node, number) for node, at, number in seen]
     end = max([start.claimed, *signs])
     if following is not None:
         end = min(end, max(following.begin, start.begin))
     elif records.result is not None:
         ended = seconds_of(records.result.get("ended"))
         if ended is not None and records.result.get("written_by") != "login":
-            end = ended - clocks.get(_text(records.result, "written_by"), 0.0)
+            end = ended - clocks.at_end(_text(records.result, "written_by"))
             endings.append(end)
     elif records.now is not None and not endings:
-        end = max(end, records.now)
+        end = max(end, records.now - clocks.set_by(_latest_head(records)))
     ending = min(endings, default=None)
     if ending is None and (following is not None or records.result is not None) and attempts:
         attempts = [*attempts[:-1], replace(attempts[-1], is_failed=True)]  # it was cut off
@@ -312,7 +298,7 @@ def _allocation(
     )
 
 
-def _decided_ends(own: Iterable[_Event], claims: Sequence[Object], clocks: Mapping[str, float]) -> list[float]:
+def _decided_ends(own: Iterable[_Event], claims: Sequence[Object], clocks: NodeClocks) -> list[float]:
     """Return when heads decided on the end of an allocation in which these attempts were opened.
 
     After the end that a head decides on that was cut off, or that had too few nodes for a while, others or itself open
@@ -320,7 +306,7 @@ def _decided_ends(own: Iterable[_Event], claims: Sequence[Object], clocks: Mappi
     """
     latest: Object = max(claims, key=lambda claim: _whole(claim, "attempt"), default={})
     last, head, opened = _whole(latest, "attempt"), _text(latest, "head"), seconds_of(latest.get("time"))
-    at = math.inf if opened is None else opened - clocks.get(head, 0.0)
+    at = math.inf if opened is None else opened - clocks.at_attempt(head, last)
     return [
         event.at
         for event in own
@@ -340,24 +326,15 @@ def _queued_s(records: RunRecords, allocations: Sequence[AllocationTimes]) -> fl
     return sum(max(0.0, each.begin - end) for end, each in zip(ends, allocations, strict=True))
 
 
-def _event_time(event: Object, clocks: Mapping[str, float]) -> float | None:
+def _event_time(event: Object, ahead: float) -> float | None:
     time_ns = event.get("time_ns")
     if not _is_number(time_ns) or not 0 < time_ns / 1e9 < _LATEST:
         return None
-    return float(time_ns) / 1e9 - clocks.get(_text(event, "node"), 0.0)
+    return float(time_ns) / 1e9 - ahead
 
 
-def _is_number(value: Any) -> TypeGuard[float]:
-    if isinstance(value, int):
-        return not isinstance(value, bool) and abs(value) < 2**64  # a longer one does not fit into a float
-    return isinstance(value, float) and math.isfinite(value)
-
-
-def _text(fields: Object, key: str) -> str:
-    value = fields.get(key)
-    return value if isinstance(value, str) else ""
-
-
-def _whole(fields: Object, key: str) -> int:
-    value = fields.get(key)
-    return value if isinstance(value, int) else 0
+def _latest_head(records: RunRecords) -> str:
+    """Return the head of the latest attempt, else of the latest allocation: who asks has its clock, as it is now."""
+    if records.attempts:
+        return _text(records.attempts[-1], "head")
+    return _text(records.allocations[-1], "node") if records.allocations else ""

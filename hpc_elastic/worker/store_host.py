@@ -28,6 +28,7 @@ import re
 import signal
 import socket
 import sys
+import warnings
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Any
@@ -59,6 +60,7 @@ def host(agent: socket.socket) -> int:
     """Tell the agent whether there is torch; if so, serve the agent until it is gone, then end the process."""
     # torch looks up the name of every client; a name server that is silent would stop all of them.
     os.environ.setdefault("RES_OPTIONS", "timeout:1 attempts:1")
+    warnings.simplefilter("ignore")  # PYTHONWARNINGS=error is about the ranks' code, and torch's import may warn
     with agent:
         try:
             import torch

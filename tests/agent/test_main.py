@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import resource
 import subprocess
@@ -11,13 +12,15 @@ from pathlib import Path
 import pytest
 
 import hpc_elastic
-from hpc_elastic.agent.main import main
+from hpc_elastic.agent.main import _record_crash, main
+from hpc_elastic.agent.records.journal import Journal
 from hpc_elastic.agent.rendezvous.findings import Findings
 from hpc_elastic.errors import ExitCode, RendezvousCause
 from hpc_elastic.plan.launch_plan import dump_plan
 from hpc_elastic.rundir.layout import RunLayout
 from hpc_elastic.rundir.records import Endpoint
 from hpc_elastic.scheduler.allocation import Allocation
+from tests.agent.answers import Answers
 from tests.plans import make_local_plan, make_run_plan
 
 
@@ -80,3 +83,16 @@ def test_an_agent_that_gets_no_more_files_says_so_in_one_line_and_the_head_does_
     (found,) = Findings(plan, head).read(["local1"], Endpoint(address="127.0.0.2", port=25000))
     assert (found.missing.cause, found.gave_up) == (RendezvousCause.AGENT_FAILED, True)
     assert str(found.missing) == f"local1 cannot take part, for its agent failed: {said}"
+
+
+@pytest.mark.parametrize("is_head", [True, False])
+def test_a_head_whose_agent_fails_tells_those_who_look_for_it(is_head: bool, tmp_path: Path) -> None:
+    plan, layout = make_run_plan(tmp_path), RunLayout(str(tmp_path))
+    place = Allocation(
+        job_id="local-1-2", restart_count=0, array_task=None, node_id=0, nodes=("local0", "local1"), is_local=True
+    )
+    journal = Journal(layout, plan, place, questions=Answers())
+    journal.claim_allocation(Endpoint(address="127.0.0.2", port=25000))
+    journal.is_head = is_head
+    _record_crash(layout, plan, place, journal, OSError(errno.EMFILE, os.strerror(errno.EMFILE)))
+    assert journal.read_records(needs_world=False).has_head_failed is is_head

@@ -125,6 +125,20 @@ def test_a_failed_run_shows_the_traceback_of_the_rank_that_failed_first(tmp_path
     assert (str(again), again.result, again.exit_code) == (str(error), error.result, error.exit_code)
 
 
+def test_a_run_directory_that_was_moved_still_shows_the_traceback(tmp_path: Path) -> None:
+    root = tmp_path / "run"
+    content = {"message": {"message": "no", "extraInfo": {"py_callstack": "Traceback of 1\n"}}}
+    store.write_json(str(root / "plan.json"), {"run_dir": str(root)})
+    store.write_json(str(root / "1.json"), content)
+    failures = {"1": failure(1, timestamp=7.0, error_file=str(root / "1.json"))}
+    write_result(root, state=RunState.FAILED, exit_code=8, cause="no progress", failures=failures)
+    root.rename(tmp_path / "moved")
+    result = read_result(RunLayout(tmp_path / "moved"))
+    assert result.failures[1].error_file == str(tmp_path / "moved" / "1.json")
+    with pytest.raises(RunFailed, match="Traceback of 1"):
+        raise_unless_succeeded("train", result)
+
+
 def test_a_run_without_a_traceback_says_its_cause_alone() -> None:
     result = RunResult(
         run_dir="/runs/a",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import pwd
 import shutil
 from pathlib import Path
 
@@ -104,6 +105,14 @@ def test_torn_and_foreign_lines_of_the_index_are_passed_over(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("state_home", ["", "relative/path"])
-def test_index_is_below_home_if_the_state_folder_is_not_absolute(state_home: str) -> None:
-    environ = {"XDG_STATE_HOME": state_home, "HOME": "/home/ada"}
-    assert index_path(environ) == "/home/ada/.local/state/hpc_elastic/runs.jsonl"
+def test_index_is_below_home_if_the_state_folder_is_not_absolute(state_home: str, tmp_path: Path) -> None:
+    environ = {"XDG_STATE_HOME": state_home, "HOME": str(tmp_path)}
+    assert index_path(environ) == f"{tmp_path}/.local/state/hpc_elastic/runs.jsonl"
+
+
+@pytest.mark.parametrize(
+    "environ", [{}, {"HOME": ""}, {"HOME": "/nonexistent"}, {"HOME": "home"}, {"HOME": "/"}], ids=str
+)
+def test_index_is_below_the_home_of_the_password_database_if_there_is_no_other(environ: dict[str, str]) -> None:
+    own = pwd.getpwuid(os.getuid()).pw_dir
+    assert index_path(environ) == f"{own}/.local/state/hpc_elastic/runs.jsonl"

@@ -12,6 +12,7 @@ import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -66,7 +67,7 @@ def test_an_attempt_that_could_not_be_opened_for_want_of_space_hides_no_logs(
     Path(run.layout.attempt(3)).mkdir()
     full_disk(monkeypatch, run.layout.root)
     assert logs(run) == 0
-    said = f"hpc-elastic: no space is left on the file system of {run.layout.root}: what was written since is not in"
+    said = f"hpc-elastic: no space is left on the file system of {run.layout.root}: free some; what was written"
     shown = capfd.readouterr()
     assert (shown.out, said in shown.err) == ("second\n", True)
     assert logs(run, "--rank", "all") == 0
@@ -526,6 +527,31 @@ def test_follow_of_all_ranks_goes_on_over_attempts(run: RunBuilder, fake_slurm: 
     output, error = process.communicate(timeout=60)
     assert (process.returncode, output) == (0, "[node1:0] last\n")
     assert error == "--- attempt 3 ---\n"
+
+
+def test_a_file_server_is_asked_once_for_each_rank_that_may_have_failed(
+    run: RunBuilder, capfd: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Path(run.layout.error(1, 3)).write_text("{}")
+    asked: list[str] = []
+
+    def noting(name: str) -> None:
+        real = getattr(os, name)
+
+        def ask(path: Any, *arguments: Any, **options: Any) -> Any:
+            asked.append(str(path))
+            return real(path, *arguments, **options)
+
+        monkeypatch.setattr(os, name, ask)
+
+    for name in ("stat", "open", "listdir", "scandir"):
+        noting(name)
+    assert logs(run, "--failed", "--attempt", "1") == 0
+    assert capfd.readouterr().out == "third\n"
+    others = [os.path.dirname(run.layout.error(1, rank)) for rank in (0, 1, 2)]
+    assert [path for path in asked if path.startswith(tuple(others))] == [
+        folder for folder in others if os.path.isdir(folder)
+    ]
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import pwd
 import shutil
 import signal
 import stat
@@ -215,6 +216,18 @@ def test_full_disk_is_one_message_and_leaves_nothing(
     assert fake_slurm.calls("sbatch") == []
 
 
+def test_a_disk_without_inodes_is_not_told_to_lack_space(
+    tiny_disk: Path, workplace: Path, fake_slurm: FakeSlurm, capsys: Capture
+) -> None:
+    subprocess.run(["mount", "-o", "remount,size=256k,nr_inodes=4", str(tiny_disk)], check=True)
+    assert main(["submit", "job.yaml", "--run-dir", str(tiny_disk / "run"), *SITE]) == 5
+    error = capsys.readouterr().err
+    assert "No space left on device (no inode is left, as its file system cannot hold more than its 4 files" in error
+    assert "tip: delete some of its files, or choose another place with --run-dir" in error
+    assert list(tiny_disk.iterdir()) == []
+    assert fake_slurm.calls("sbatch") == []
+
+
 @pytest.mark.long
 @pytest.mark.parametrize("options", [[], ["--array", "env.SEED=0..1"]])
 def test_disk_that_fills_up_while_the_job_is_submitted_costs_no_record(
@@ -282,6 +295,22 @@ def test_index_that_cannot_be_written_stops_nothing(
     assert main(["submit", "job.yaml", *SITE]) == 0
     assert "warning: the run is not in the index" in capsys.readouterr().err
     assert main(["status", "42"]) == 0  # found below the working directory
+
+
+def test_a_user_without_a_home_is_told_once_that_the_run_is_in_no_list(
+    workplace: Path, fake_slurm: FakeSlurm, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    entry = pwd.getpwuid(os.getuid())
+    nobodys = pwd.struct_passwd((*entry[:5], "/nonexistent", entry.pw_shell))
+    monkeypatch.setattr(pwd, "getpwuid", lambda _: nobodys)
+    monkeypatch.delenv("XDG_STATE_HOME")
+    monkeypatch.setenv("HOME", "")
+    assert main(["submit", "job.yaml", *SITE]) == 0
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("hpc-elastic: warning: the run is not in the index: there is no home for it: HOME is ''")
+    assert not Path("/nonexistent").exists()
+    assert main(["status", "42"]) == 0  # found below the working directory
+    assert main(["list"]) == 0
 
 
 @pytest.mark.long

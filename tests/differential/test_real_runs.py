@@ -44,6 +44,7 @@ def torchrun(folder: Path, failures: int, *, max_restarts: int) -> list[Event]:
     """The events of torchrun's agent, in their order."""
     arguments = ["--standalone", "--nproc-per-node=2", f"--max-restarts={max_restarts}", "--event-log-handler=console"]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "RES_OPTIONS": "timeout:1 attempts:1"}
+    environment["TMPDIR"] = str(folder)  # where torchrun leaves the folder of the logs of a run that failed
     done = subprocess.run(
         [sys.executable, "-m", "torch.distributed.run", *arguments, "train.py", str(failures)],
         cwd=folder,

@@ -33,6 +33,7 @@ def torchrun(directory: Path, ranks: int, script: Path, arguments: Sequence[str]
     record = directory / "record"
     environment = {name: value for name, value in os.environ.items() if not name.startswith("HPC_ELASTIC_")}
     environment |= {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(no_numpy), "RES_OPTIONS": "timeout:1 attempts:1"}
+    environment["TMPDIR"] = str(directory)  # where torchrun leaves the folder of the logs of a run that failed
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)]
     done = subprocess.run(
         [*command, str(script), *arguments],

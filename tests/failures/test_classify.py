@@ -185,6 +185,17 @@ def test_a_failed_write_of_torch_save_is_a_full_disk_only_where_one_is_full() ->
     assert classify(replace(evidence, free=(FULL,))).failure_class is FailureClass.DISK_FULL
 
 
+def test_a_full_disk_that_lacks_inodes_alone_says_how_many_files_it_has() -> None:
+    scarce = FreeSpace(place="/scratch", free=1 << 30, total=2 << 30, files=4000)
+    full = classify(replace(exited("1", DEAD_THREAD + "OSError: [Errno 28] No space left on device\n"), free=(scarce,)))
+    assert (full.failure_class, full.detail) == (
+        FailureClass.DISK_FULL,
+        "/scratch has no inode left for more than its 4000 files",
+    )
+    bus_error = classify(captured("bus-error", free=(replace(scarce, place="/dev/shm"),)))
+    assert bus_error.failure_class is FailureClass.BUS_ERROR
+
+
 def test_a_failed_stream_of_torch_save_is_a_full_disk_only_where_one_is_full() -> None:
     stack = (
         'Traceback (most recent call last):\n  File "/opt/python/lib/python3.11/site-packages/torch/serialization.py", '

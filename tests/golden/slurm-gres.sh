@@ -75,7 +75,7 @@ eval "$hpc_elastic_reset_shell" # not in a function, whose end brings the trap o
 hpc_elastic_wanted=python3
 hpc_elastic_python=`type -P -- "$hpc_elastic_wanted"`
 [[ $hpc_elastic_python == /* ]] || hpc_elastic_python=$PWD/$hpc_elastic_python
-if ! hpc_elastic_said=`"$hpc_elastic_python" -c 'import sys; sys.exit(sys.version_info < (3, 10))' 2>&1 >/dev/null`; then
+if ! hpc_elastic_said=`"$hpc_elastic_python" -c 'import os, sys; os._exit(sys.version_info < (3, 10))' 2>&1 >/dev/null`; then
     if [ -f "$hpc_elastic_python" ] && [ -n "$hpc_elastic_said" ]; then # with PYTHONHOME or the libraries of another one
         echo "$hpc_elastic_said" >&2
         case $hpc_elastic_said in

@@ -74,10 +74,10 @@ eval "$hpc_elastic_reset_shell" # not in a function, whose end brings the trap o
 # This script's own programs do not run by the workers' Python, which is not here.
 for hpc_elastic_wanted in /opt/hpc_elastic/bin/python3 python3; do
     hpc_elastic_python=`type -P -- "$hpc_elastic_wanted"` &&
-        "$hpc_elastic_python" -c 'import sys; sys.exit(sys.version_info < (3, 10))' 2>/dev/null && break
+        "$hpc_elastic_python" -c 'import os, sys; os._exit(sys.version_info < (3, 10))' 2>/dev/null && break
 done
 [[ $hpc_elastic_python == /* ]] || hpc_elastic_python=$PWD/$hpc_elastic_python
-if ! hpc_elastic_said=`"$hpc_elastic_python" -c 'import sys; sys.exit(sys.version_info < (3, 10))' 2>&1 >/dev/null`; then
+if ! hpc_elastic_said=`"$hpc_elastic_python" -c 'import os, sys; os._exit(sys.version_info < (3, 10))' 2>&1 >/dev/null`; then
     if [ -f "$hpc_elastic_python" ] && [ -n "$hpc_elastic_said" ]; then # with PYTHONHOME or the libraries of another one
         echo "$hpc_elastic_said" >&2
         case $hpc_elastic_said in

@@ -179,6 +179,25 @@ def test_a_named_slurm_without_its_programs_is_slurms_error(door: Door) -> None:
     assert_nothing_made(door)
 
 
+# A shell's start that leaves no script.
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["exec true", *variants("exit 0", of="test_a_bash_env_that_takes_the_place_of_the_script_is_named")],
+)
+def test_a_bash_env_that_takes_the_place_of_the_script_is_named(line: str, door: Door) -> None:
+    write_job(door)
+    start = door.write("start.sh", f"{line}\n")
+    door.environ["BASH_ENV"] = str(start)
+    run = door.submit("job.yaml", wait=True, exit_code=3)
+    told = run.result()["cause"]
+    assert told.startswith(f"the job ended with exit code 0 and its script never began: {start}, which BASH_ENV names")
+    assert "env -u BASH_ENV" in json.loads(door.run("explain", run.job_id, "--json").stdout)["advice"][0]
+    assert "and its script never began" in door.run("run", "train.py", exit_code=3).stderr
+    run.assert_records_valid()
+
+
 # A disk that is full.
 
 

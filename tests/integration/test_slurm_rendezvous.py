@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib.metadata
+import json
 import os
 import re
 import shutil
@@ -96,6 +97,16 @@ def python_hanging(slurm: Cluster, node: str, folder: Path) -> AbstractContextMa
 
 
 @contextlib.contextmanager
+def python_waiting(slurm: Cluster, node: str, folder: Path) -> Iterator[Path]:
+    """A node on which each Python begins when a file is there, which is yielded."""
+    go, python = folder / "go", folder / "python"
+    shutil.copy2(os.path.realpath(sys.executable), python)
+    text = f'#!/bin/bash\nuntil [ -e {go} ]; do sleep 0.2; done\nexec -a "$0" {python} "$@"\n'
+    with another_python(slurm, node, folder / "waiting-python", text, 0o755):
+        yield go
+
+
+@contextlib.contextmanager
 def names_missing(slurm: Cluster, node: str, folder: Path) -> Iterator[None]:
     """A node that knows its own name only, and whose name server, on the controller, says nothing."""
     hosts, resolver = folder / "hosts", folder / "resolv.conf"
@@ -151,6 +162,26 @@ def test_a_node_that_can_start_no_agent_is_not_waited_for_and_the_job_starts_aga
     assert "SUCCEEDED" in shown
     run.assert_nothing_left(within_s=40)
     run.assert_records_valid()
+
+
+@pytest.mark.every_slurm
+def test_what_another_srun_of_the_script_says_of_a_node_ends_no_agent_there(
+    slurm_door: Door, slurm: Cluster, tmp_path: Path
+) -> None:
+    """It is told in the same words, and in the same file."""
+    output = slurm_door.folder / "hpc-elastic-runs" / "*" / "slurm-*.out"
+    ends = f"until grep -qs 'starting an agent' {output}; do sleep 0.2; done; exit 4"
+    setup = f'srun --overlap --nodes=1 --ntasks=1 --nodelist=node3 bash -c "{ends}" &'
+    run = submit_held(slurm_door, nodes="3", elastic="{join_timeout: 1h}", more=f"setup: [{json.dumps(setup)}]\n")
+    with python_waiting(slurm, "node3", tmp_path) as go:
+        release(slurm, run)
+        wait_until(lambda: "node3: task 0: Exited" in script_output(run), "it ends", within_s=60, otherwise=run.story)
+        waits = re.compile("waiting for .*node3")
+        wait_until(lambda: waits.search(script_output(run)) is not None, "it waits", within_s=90, otherwise=run.story)
+        go.touch()
+        assert run.wait_until_over()["state"] == "SUCCEEDED", run.story()
+    assert "does not wait for it" not in script_output(run)
+    assert len(run.read(run.layout.world(1))["nodes"]) == 3
 
 
 @pytest.mark.parametrize(

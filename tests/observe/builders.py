@@ -99,6 +99,7 @@ class RunBuilder:
         foreground: bool = False,
         host: str = "login1",
         selected_by: Mapping[str, str] | None = None,
+        bash_env: str | None = None,
     ) -> RunBuilder:
         self.job_id = job_id
         self._write(
@@ -114,6 +115,7 @@ class RunBuilder:
                 user="ada",
                 foreground=foreground,
                 selected_by=selected_by or {},
+                bash_env=bash_env,
             ),
         )
         return self

@@ -228,6 +228,23 @@ def test_script_that_ended_before_an_agent_is_a_setup_failure(run: RunBuilder) -
     assert ending.is_certain
 
 
+@pytest.mark.parametrize("has_begun", [False, True])
+def test_a_script_that_never_began_may_have_been_replaced_by_what_bash_runs_before_it(
+    has_begun: bool, run: RunBuilder
+) -> None:
+    run.submit(bash_env="/home/ada/.env").start_script("Welcome\n")
+    status = job(JobState.COMPLETED, exit_code="0:0")
+    ending = missing_result(facts(run), status, "Welcome", has_begun=has_begun)
+    assert ending is not None
+    assert ending.exit_code == ExitCode.SETUP
+    assert ending.cause == (
+        "the script ended with exit code 0 before any agent started: Welcome"
+        if has_begun
+        else "the job ended with exit code 0 and its script never began: /home/ada/.env, which BASH_ENV names and bash "
+        "runs before each script, may have exited or run another program (`exec`): Welcome"
+    )
+
+
 @pytest.mark.parametrize(
     ("state", "expected", "reason"),
     [

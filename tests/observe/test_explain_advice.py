@@ -139,6 +139,18 @@ def test_where_the_run_directory_is_full_people_are_told_to_free_space_and_nothi
     )
 
 
+def test_where_no_inode_is_left_people_are_told_to_delete_files_and_not_to_free_space(tmp_path: Path) -> None:
+    run = start(tmp_path / "run")
+    lack = "(no inode is left, as its file system cannot hold more than its 40 files and folders)"
+    cause = f"cannot write /x: {os.strerror(errno.ENOSPC)} {lack}"
+    run.end(RunState.FAILED, exit_code=5, reason="agent_failed", cause=cause)
+    said = "delete some of its files, or choose another place with --run-dir, and submit the job again"
+    assert explain(*facts(run)).advice == (said,)
+    detail = "/scratch has no inode left for more than its 40 files"
+    failed = replace(failure(start(tmp_path / "other"), 1, "disk_full"), detail=detail)
+    assert ended(tmp_path / "third", failed).advice[0].startswith("delete files there: there is room for data, and for")
+
+
 @pytest.mark.parametrize(
     ("message", "advice"),
     [

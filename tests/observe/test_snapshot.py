@@ -12,7 +12,7 @@ from hpc_elastic.errors import SchedulerError
 from hpc_elastic.failures.pace import NO_PACE
 from hpc_elastic.observe.diagnosis import missing_result
 from hpc_elastic.observe.facts import FactReader, agent_complaint
-from hpc_elastic.observe.narrate import describe_left_out
+from hpc_elastic.observe.narrate import describe_left_out, where_to_look
 from hpc_elastic.observe.present import status_rows
 from hpc_elastic.observe.snapshot import make_snapshot, snapshot_to_json, take_snapshot
 from hpc_elastic.observe.watch_view import watch_rows
@@ -22,7 +22,7 @@ from hpc_elastic.rundir.complaint import complaint
 from hpc_elastic.rundir.layout import RunLayout
 from hpc_elastic.rundir.states import RunState
 from hpc_elastic.scheduler.protocol import JobState, JobStatus
-from tests.observe.builders import TIME, RunBuilder
+from tests.observe.builders import TIME, RunBuilder, make_failure
 from tests.observe.failed_runs import BEGAN_S, CAUSE, KINDS
 from tests.rundir.test_full_disk import full_disk
 
@@ -161,6 +161,15 @@ def test_status_says_that_no_space_is_left_until_there_is_a_result(
     assert take_snapshot(run.layout, None).note is None
 
 
+def test_the_paths_of_a_run_directory_that_was_moved_are_those_of_now(tmp_path: Path) -> None:
+    run = RunBuilder(tmp_path / "run").submit().allocate().open_attempt(1)
+    run.end(RunState.FAILED, exit_code=1, reason="no_progress", failures={"3": make_failure(3, run.layout)})
+    moved = RunLayout((tmp_path / "run").rename(tmp_path / "moved"))
+    snapshot = take_snapshot(moved, None)
+    assert snapshot.failures["3"]["error_file"] == moved.error(1, 3)
+    assert where_to_look(snapshot)[-1] == moved.error(1, 3)
+
+
 def test_empty_directory_is_a_run_of_which_nothing_is_known(tmp_path: Path) -> None:
     snapshot = take_snapshot(RunLayout(tmp_path), None)
     assert snapshot.state is RunState.PENDING
@@ -176,7 +185,7 @@ def test_json_has_stable_keys(tmp_path: Path) -> None:
         "restarts", "max_restarts", "node_losses", "max_node_losses", "nodes", "spares", "lost_nodes", "awaited_nodes",
         "workers",
         "attempt_history", "failures", "array", "array_task", "parameters", "note", "root_cause",
-        "notice", "between", "set_aside", "left_out", "changed_scripts",
+        "notice", "between", "set_aside", "left_out", "changed_scripts", "clock_steps",
     ]  # fmt: skip
     assert (data["state"], data["exit_code"], data["started"]) == ("SUCCEEDED", 0, TIME)
     assert data["attempt_history"][0]["nodes"] == ["node1", "node2"]

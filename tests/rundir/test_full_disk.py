@@ -8,7 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from hpc_elastic.rundir.full_disk import is_full, refuses_to_write
+from hpc_elastic.errors import FileSystemError
+from hpc_elastic.rundir.full_disk import describe_lack, is_full, refuses_to_write
+from hpc_elastic.rundir.store import file_system_errors
 from tests.observe.builders import refuse_writes
 
 FIELDS = (
@@ -51,6 +53,42 @@ def test_a_file_system_is_full_if_it_has_no_block_or_no_inode_left(
 ) -> None:
     full_disk(monkeypatch, "/runs", **said)
     assert is_full("/runs") is expected
+
+
+@pytest.mark.parametrize(
+    ("said", "expected"),
+    [
+        (FREE, ""),
+        ({"f_bavail": 0}, "no space is left on the file system of /runs: free some"),
+        (
+            {**FREE, "f_favail": 0},
+            (
+                "no inode is left on the file system of /runs, which cannot hold more than its 100 files and folders: "
+                "delete some"
+            ),
+        ),
+        # XFS makes inodes out of free blocks: it is the data that fills it.
+        ({"f_bavail": 0, "f_favail": 0}, "no space is left on the file system of /runs: free some"),
+    ],
+    ids=["free", "no block", "no inode", "neither"],
+)
+def test_what_a_full_file_system_lacks_is_named(
+    said: dict[str, int], expected: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    full_disk(monkeypatch, "/runs", **said)
+    assert describe_lack("/runs") == expected
+
+
+def test_a_file_that_needs_an_inode_where_none_is_left_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    said = "cannot write {}: No space left on device"
+    lack = " (no inode is left, as its file system cannot hold more than its 100 files and folders)"
+    path = str(tmp_path / "new" / "record.json")
+    for left, more in ((10, ""), (0, lack)):
+        full_disk(monkeypatch, str(tmp_path), **{**FREE, "f_favail": left})
+        with pytest.raises(FileSystemError) as caught, file_system_errors(path):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        assert caught.value.message == said.format(path) + more
+        assert (caught.value.tip or "").startswith("delete some of its files" if more else "free some space")
 
 
 def test_a_folder_that_is_not_there_is_not_full(tmp_path: Path) -> None:

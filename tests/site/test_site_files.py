@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+import pwd
 from collections.abc import Mapping
 from datetime import timedelta
 from pathlib import Path
@@ -129,6 +130,13 @@ def test_the_first_folder_that_has_the_name_counts(tmp_path: Path) -> None:
         path = folder / "local.yaml"
         path.write_text(path.read_text().replace("contact: me", f"contact: {folder}"))
         assert found() == str(folder)
+
+
+@pytest.mark.parametrize("home", ["", "home", None])
+def test_without_a_home_the_users_sites_are_not_looked_for_in_the_working_directory(home: str | None) -> None:
+    environ = {} if home is None else {"HOME": home}
+    own = pwd.getpwuid(os.getuid()).pw_dir
+    assert f"{own}/.config/hpc-elastic/sites" in search_folders("/j", environ)
 
 
 def test_the_search_order_has_the_systems_the_users_and_our_folder() -> None:

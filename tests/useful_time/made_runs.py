@@ -43,7 +43,10 @@ class MadeAllocation:
 
 @dataclass(frozen=True, kw_only=True)
 class MadeRun:
-    """A run; `ahead` is how many seconds a node's clock is ahead, `save_every` counts steps."""
+    """A run; `ahead` is how many seconds a node's clock is ahead, `save_every` counts steps.
+
+    `clock_set`: so many seconds after the beginning each head's clock is set by so many seconds.
+    """
 
     allocations: tuple[MadeAllocation, ...]
     step_s: float = 0.5
@@ -51,6 +54,7 @@ class MadeRun:
     beats: bool = True
     ahead: Mapping[str, float] = field(default_factory=dict)
     heads: tuple[str, ...] = ("a",)
+    clock_set: tuple[float, float] | None = None
 
 
 class Telling:
@@ -67,6 +71,7 @@ class Telling:
         self.attempts: list[dict[str, Any]] = []
         self.requests: list[dict[str, Any]] = []
         self.cause: dict[str, Any] | None = None
+        self.has_noted_clock, self.allocation = False, 0
         for number, allocation in enumerate(run.allocations, start=1):
             self._allocate(number, allocation, is_last=number == len(run.allocations))
         self.end = self.at
@@ -85,14 +90,21 @@ class Telling:
         )
 
     def _spend(self, seconds: float, use: TimeUse) -> None:
-        self.at += seconds
+        begin, self.at = self.at, self.at + seconds
+        if self.run.clock_set is not None and begin < BEGIN + self.run.clock_set[0] <= self.at:
+            self.has_noted_clock, end, self.at = True, self.at, BEGIN + self.run.clock_set[0]
+            for head in self.run.heads:
+                self._note("node.clock_set", self.allocation, head, node=head, step_s=self.run.clock_set[1])
+            self.at = end
         self.truth[use] += seconds
 
     def _head(self, allocation: int) -> str:
         return self.run.heads[(allocation - 1) % len(self.run.heads)]
 
     def _clock(self, node: str) -> float:
-        return self.at + self.run.ahead.get(node, 0.0) - self.run.ahead.get(self.run.heads[0], 0.0)
+        is_set = node in self.run.heads and self.run.clock_set is not None and self.at >= BEGIN + self.run.clock_set[0]
+        step = self.run.clock_set[1] if is_set and self.run.clock_set is not None else 0.0
+        return self.at + self.run.ahead.get(node, 0.0) - self.run.ahead.get(self.run.heads[0], 0.0) + step
 
     def _note(self, name: str, allocation: int, by: str, /, **metadata: Any) -> None:
         time_ns = int(self._clock(by) * 1e9)
@@ -100,13 +112,14 @@ class Telling:
         self.events.append({**event, "metadata": metadata})
 
     def _allocate(self, number: int, made: MadeAllocation, *, is_last: bool) -> None:
-        head = self._head(number)
+        head, self.allocation = self._head(number), number
         self.at += made.queue_s
         self.queued_s += made.queue_s
         began = self._clock(head)
         self._spend(made.script_s, TimeUse.STARTING)
         claim = {"allocation": number, "node": head, "job_id": "1", "restart_count": number - 1}
         self.allocations.append({**claim, "time": utc_text(self._clock(head)), "script_started": began})
+        self._note("nodes.gpus_differ", number, head)
         for node in {*self.run.heads, "z"} - {head}:
             differs = self.run.ahead.get(node, 0.0) - self.run.ahead.get(head, 0.0)
             if abs(differs) >= 2:
@@ -129,6 +142,7 @@ class Telling:
             {**claim, "roles": ["default"], "time": utc_text(self._clock(head)), "root_cause": self.cause}
         )
         self.cause = None
+        self._note("attempt.opened", allocation, head)
         self._spend(made.open_s, start)
         self._note("attempt.started", allocation, head)
         self._spend(made.load_s, start if run.beats and made.steps else TimeUse.TRAINING)

@@ -75,6 +75,20 @@ def test_each_use_is_what_the_run_truly_spent(run: MadeRun) -> None:
     assert find_history(told.records()).queued_s == pytest.approx(told.queued_s, abs=0.01)
 
 
+@pytest.mark.parametrize("step", [108_000.0, -108_000.0, 7.0, -7.0])
+def test_a_clock_that_is_set_amid_a_run_changes_none_of_its_durations(step: float) -> None:
+    attempt = MadeAttempt(open_s=2.0, load_s=3.0, steps=20, lost_s=2.0, wait_s=3.0)
+    allocation = MadeAllocation(queue_s=5.0, script_s=0.0, gather_s=3.0, attempts=(attempt, attempt), leave_s=0.0)
+    run = MadeRun(allocations=(allocation, allocation))
+    whole = sum(Telling(run).truth.values())
+    for moment in range(1, int(whole) + 10):
+        told = Telling(replace(run, clock_set=(moment + 0.31, step)))
+        if told.has_noted_clock:  # it is set while an agent runs, and not while the job waits
+            found = spent(told.records())
+            for use in TimeUse:
+                assert found[use] == pytest.approx(told.truth[use], abs=0.6), (moment, use)
+
+
 odd: st.SearchStrategy[Any] = (
     st.none() | st.integers() | st.floats() | st.text(max_size=3) | st.lists(st.integers(), max_size=2)
 )

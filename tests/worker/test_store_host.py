@@ -126,6 +126,12 @@ def test_host_says_why_there_is_no_torch(runner: Runner, source: str) -> None:
         assert process.wait(WAIT_S) == 0
 
 
+def test_a_warning_of_torchs_import_costs_no_store_where_warnings_are_errors(runner: Runner) -> None:
+    runner.write("warns/torch.py", "import warnings; warnings.warn('no NumPy'); __version__ = '2.8'")
+    with store_host(runner, PYTHONPATH=str(runner.directory / "warns"), PYTHONWARNINGS="error") as (agent, _):
+        assert agent.receive() == {"state": "ready", "torch": "2.8"}
+
+
 @pytest.mark.local
 def test_each_attempt_has_a_fresh_store_and_early_clients_are_served(
     runner: Runner, monkeypatch: pytest.MonkeyPatch

@@ -203,19 +203,23 @@ class Journal(AllocationClaims):
         records = self._chain.read_records(needs_world=needs_world)
         # NFS may show the folder as it was before this agent's own allocation was claimed.
         is_news = records.started_again is not None and records.started_again > self.allocation
-        records = replace(records, left_for=self._find_left_for(records))
+        left_for, has_head_failed = self._find_end_of_head(records)
+        records = replace(records, left_for=left_for, has_head_failed=has_head_failed)
         return records if is_news else replace(records, started_again=None)
 
-    def _find_left_for(self, records: Records) -> str:
-        """Return why a head has left this allocation before its first attempt; empty if none has, or that is unknown.
+    def _find_end_of_head(self, records: Records) -> tuple[str, bool]:
+        """Return why a head has left this allocation before its first attempt, and whether its agent failed itself.
 
-        After an attempt others may go on without the head that has said so.
+        The reason is empty if none has, or that is unknown. After an attempt others may go on without the head that has
+        said so.
         """
         if records.first is None or records.claim is not None:
-            return ""
+            return "", False
         with contextlib.suppress(RunDirectoryError):
-            return self.next_start.reason_of(records.first.allocation) or ""
-        return ""
+            told = [each for each in self._requests() if each.allocation == records.first.allocation]
+            left = [each.reason or "" for each in told if each.kind == "requeue"]
+            return (left[-1] if left else ""), any(each.kind == "failed" for each in told)
+        return "", False
 
     def what_another_head_left_for(self) -> str:
         """Return why another node's head of this start has left, for the run to go on in the next; empty if none has.
@@ -374,6 +378,12 @@ class Journal(AllocationClaims):
     def note_all_left(self) -> None:
         """Record that no worker of this allocation is left, so that the next start of the job need not wait."""
         request = Request(kind="left", by=self._place.node, time=utc_text(time.time()), allocation=self.allocation)
+        with contextlib.suppress(RunDirectoryError):
+            append_shared_line(self._layout.requests, to_json(request))
+
+    def note_failure(self) -> None:
+        """Record that this agent, which is head, failed itself: who looks for it need not look for long."""
+        request = Request(kind="failed", by=self._place.node, time=utc_text(time.time()), allocation=self.allocation)
         with contextlib.suppress(RunDirectoryError):
             append_shared_line(self._layout.requests, to_json(request))
 

@@ -84,7 +84,8 @@ class HeadSearch:
     Probes find out why the head cannot be reached; the reason is logged, and written where the head reads it.
     A try to join ends when a head that has claimed does not answer. Further tries follow after growing
     pauses, each with names resolved anew, as often as `join_retries` and as long as `join_timeout`. If all tries failed
-    because nothing listens or answers there, and no attempt was opened, the first agent that notices becomes head.
+    because nothing listens or answers there, and no attempt was opened, the first agent that notices becomes head. A
+    head whose agent has recorded that it failed itself, for want of open files say, is succeeded at once.
     """
 
     def __init__(
@@ -177,10 +178,21 @@ class HeadSearch:
         took = f"{number} {'try' if number == 1 else 'tries'} in {self._loop.time() - began:.0f} s"
         raise RendezvousTimeoutError(f"no head was joined, after {took}: {missing}", [missing])
 
-    async def _succeeds(self, say: Callable[[str, Level], None]) -> bool:
+    async def _succeeds(
+        self,
+        say: Callable[[str, Level], None],
+        *,
+        why: str = "does not answer",
+        latest: AllocationClaim | None = None,
+    ) -> bool:
         """Claims the next allocation if the head of this one is silent and opened no attempt; returns whether it did.
 
         If that head is alive after all, behind a firewall, this claim has no effect: an attempt that it opens counts.
+
+        Args:
+            say: logs a line for people.
+            why: what is the matter with that head.
+            latest: the claim that has to be the latest one still; None: whichever is.
         """
         known = self._known
         if known is None:
@@ -188,10 +200,12 @@ class HeadSearch:
         records = await self._read_records(say)
         if records.first is None or records.claim is not None or records.result is not None:
             return False
+        if latest is not None and records.first.allocation != latest.allocation:
+            return False
         after = records.first.allocation
         is_ours = await self._retry(lambda: self._journal.claim_next_allocation(self._own, after), say)
         if is_ours:
-            say(f"{known.node} has opened no attempt and does not answer, so this node is the head now", "warning")
+            say(f"{known.node} has opened no attempt and {why}, so this node is the head now", "warning")
         return is_ours
 
     async def _read_records(self, say: Callable[[str, Level], None]) -> Records:
@@ -226,7 +240,9 @@ class HeadSearch:
                 self._claim_at = float("inf")
             elif now >= read_at:
                 if self._known is not None:  # it should have answered by now
-                    await self._read_records(say)
+                    records = await self._read_records(say)
+                    if records.has_head_failed and await self._succeeds(say, why="has failed", latest=self._known):
+                        return False  # where another agent was first, the next look finds its claim
                 self._knows(await self._retry(self._journal.find_allocation, say) or self._known)
                 if self._known is None and not self._lookup.addresses:
                     self._lookup = await self._resolve()

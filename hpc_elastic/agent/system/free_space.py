@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from hpc_elastic.failures.evidence import FreeSpace
+from hpc_elastic.rundir.full_disk import lacks_only_inodes
 
 # Those whose server is this node's kernel. A network's file system may hang for good, and with it the thread that asks.
 _LOCAL_TYPES = {"btrfs", "ext2", "ext3", "ext4", "f2fs", "overlay", "tmpfs", "xfs", "zfs"}
@@ -88,7 +89,8 @@ class FreeSpaceProbe:
             total, free = found.f_blocks * found.f_frsize, found.f_bavail * found.f_frsize
             if found.f_flag & os.ST_RDONLY:
                 read_only.add(place)
-            answers[place] = FreeSpace(place=place, free=free, total=total)
+            files = found.f_files if lacks_only_inodes(found) else 0
+            answers[place] = FreeSpace(place=place, free=free, total=total, files=files)
 
         thread = self._asked[place] = threading.Thread(target=ask, name=f"statvfs {place}", daemon=True)
         thread.start()

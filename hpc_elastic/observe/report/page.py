@@ -15,6 +15,7 @@ from collections.abc import Iterable, Sequence
 from datetime import datetime, timezone
 
 from hpc_elastic.errors import UsageError
+from hpc_elastic.observe.clock_steps import describe_steps, known_span
 from hpc_elastic.observe.narrate import count, describe_left_out, describe_nodes, describe_state, of_limit
 from hpc_elastic.observe.report.charts import chart_data
 from hpc_elastic.observe.report.collect import FailureSeen, ReportData
@@ -100,13 +101,18 @@ def readable_span(seconds: float) -> str:
     return f"{whole // 86400} d {whole % 86400 // 3600} h"
 
 
+def _span(data: ReportData, begin: float, end: float) -> str:
+    seconds = known_span(begin, end, data.snapshot.clock_steps)
+    return "-" if seconds is None else readable_span(seconds)
+
+
 def _head(data: ReportData) -> list[str]:
     snapshot = data.snapshot
     share = data.useful_time.share
     cause = snapshot.cause or (data.attempts[-2].cause if len(data.attempts) > 1 else "")
     label = "Cause" if snapshot.cause else "Last restart"
     tiles = [
-        ("Time", readable_span(data.end - data.begin)),
+        ("Time", _span(data, data.begin, data.end)),
         ("Useful", "-" if share is None else f"{100 * share:.0f} %"),
         ("Attempts", str(snapshot.attempts)),
         ("Restarts", of_limit(snapshot.restarts, snapshot.max_restarts)),
@@ -122,6 +128,9 @@ def _head(data: ReportData) -> list[str]:
         f'<p class="cause"><b>{label}:</b> {shown(cause)}</p>' if cause else "",
         f'<p class="note"><b>Left out:</b> {shown(describe_left_out(snapshot.left_out))}</p>'
         if snapshot.left_out
+        else "",
+        f'<p class="note"><b>Clock:</b> {shown(describe_steps(data.snapshot.clock_steps))}</p>'
+        if data.snapshot.clock_steps
         else "",
         f'<p class="note">{where}</p></header>',
         '<section class="tiles">',
@@ -175,7 +184,7 @@ def _attempts(data: ReportData) -> list[str]:
             (
                 str(each.times.number),
                 _moment(each.times.opened),
-                readable_span(max(0.0, until - each.times.opened)),
+                _span(data, each.times.opened, max(each.times.opened, until)),
                 shown(world),
                 shown(each.cause),
             )

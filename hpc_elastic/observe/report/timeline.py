@@ -6,9 +6,11 @@ failed, were lost or came late.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from enum import Enum
+from enum import Enum, IntEnum
+from typing import NamedTuple, TypeAlias
 
 from hpc_elastic.useful_time.division import AttemptTimes
 
@@ -36,6 +38,9 @@ class Segment:
     end: float
     state: NodeState
     attempt: int
+
+
+_Segments: TypeAlias = tuple[Segment, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,49 +77,124 @@ def draw_timeline(
         begin: the beginning of the run in Unix seconds.
         end: its end, or now.
     """
-    by_node: dict[str, list[NodeNews]] = {}
-    for each in sorted(news, key=lambda each: each.at):
-        by_node.setdefault(each.node, []).append(each)
-    rows: dict[tuple[Segment, ...], list[str]] = {}
-    for node in nodes:
-        segments = tuple(_segments(node, attempts, by_node.get(node, ()), begin, end))
-        rows.setdefault(_rounded(segments, begin, end), []).append(node)
-    return [TimelineRow(nodes=tuple(names), segments=segments) for segments, names in rows.items()]
-
-
-def _segments(
-    node: str,
-    attempts: Sequence[tuple[AttemptTimes, frozenset[str], frozenset[str]]],
-    news: Sequence[NodeNews],
-    begin: float,
-    end: float,
-) -> list[Segment]:
-    """Return what one node did: the states between all times at which one may begin."""
-    marks: list[tuple[float, int, NodeState | None, int]] = [(begin, 0, None, 0)]
+    by_node: dict[str, list[_Mark]] = {}
     for each in news:
-        marks.append((each.at, 1, NodeState.LOST if each.is_lost else NodeState.WAITING, 0))
-    for number, (attempt, members, failed) in enumerate(attempts):
-        later = attempts[number + 1][0].opened if number + 1 < len(attempts) else end
-        if node not in members:
-            marks.append((attempt.opened, 2, NodeState.SPARE, attempt.number))
-            continue
-        marks.append((attempt.opened, 2, NodeState.STARTING, attempt.number))
+        mark = _Mark(each.at, 1, NodeState.LOST if each.is_lost else NodeState.WAITING, 0)
+        by_node.setdefault(each.node, []).append(mark)
+    histories = _Histories(attempts, begin, end)
+    rows: dict[tuple[_Segments, int], list[str]] = {}
+    for node in nodes:
+        rows.setdefault(histories.find(node, by_node.get(node, ())), []).append(node)
+    return [TimelineRow(nodes=tuple(names), segments=histories.segments(key)) for key, names in rows.items()]
+
+
+class _Mark(NamedTuple):
+    """A moment at which a node's state may change, to `state`; marks of one moment go in the order of `turn`."""
+
+    at: float
+    turn: int
+    state: NodeState | None
+    attempt: int
+
+
+class _Histories:
+    """What nodes did, as two parts: until the first attempt, and from then on.
+
+    Nodes come one by one, and most of them do the same from the first attempt on: of thousands of nodes with hundreds
+    of attempts that part is found once.
+
+    Args:
+        attempts: as `draw_timeline` gets them.
+        begin: the beginning of the run in Unix seconds.
+        end: its end, or now.
+    """
+
+    def __init__(
+        self, attempts: Sequence[tuple[AttemptTimes, frozenset[str], frozenset[str]]], begin: float, end: float
+    ) -> None:
+        self._attempts = attempts
+        self._begin = begin
+        self._end = end
+        every = [
+            mark for index in range(len(attempts)) for part in _Part for mark in self._marks_of_attempt(index, part)
+        ]
+        self._first = min((mark[:2] for mark in every), default=(math.inf, 0))
+        self._later: dict[tuple[object, ...], tuple[Segment | None, int, int]] = {}
+        self._numbers: dict[_Segments, int] = {}
+
+    def find(self, node: str, news: Sequence[_Mark]) -> tuple[_Segments, int]:
+        """Return a node's segments until the first attempt, and the number of those from then on."""
+        early = [mark for mark in news if mark[:2] < self._first]
+        late = tuple(mark for mark in news if mark[:2] >= self._first)
+        early = sorted([_Mark(self._begin, 0, None, 0), *early], key=lambda mark: mark[:2])
+        segments, state = self._walk(early, None, min(self._first[0], self._end))
+        parts = bytes(
+            _Part.NONE if node not in members else _Part.FAILED if node in failed else _Part.MEMBER
+            for _, members, failed in self._attempts
+        )
+        key = (parts, state, late)
+        if key not in self._later:
+            marks = [mark for index, part in enumerate(parts) for mark in self._marks_of_attempt(index, part)]
+            marks = sorted([*late, *marks], key=lambda mark: mark[:2])
+            later, _ = self._walk(marks, state, self._end)
+            self._later[key] = (later[0] if later else None, self._number(later), self._number(later[1:]))
+        first, number, number_without_first = self._later[key]
+        if first is not None and segments and _are_one(segments[-1], first):
+            _add(segments, first)
+            number = number_without_first
+        return self._rounded(segments), number
+
+    def _number(self, segments: Sequence[Segment]) -> int:
+        return self._numbers.setdefault(self._rounded(segments), len(self._numbers))
+
+    def segments(self, key: tuple[_Segments, int]) -> _Segments:
+        """Return all segments of nodes for which `find` has returned this."""
+        early, number = key
+        return early + list(self._numbers)[number]
+
+    def _marks_of_attempt(self, index: int, part: int) -> Iterator[_Mark]:
+        attempt, number = self._attempts[index][0], self._attempts[index][0].number
+        if part == _Part.NONE:
+            yield _Mark(attempt.opened, 2, NodeState.SPARE, number)
+            return
+        yield _Mark(attempt.opened, 2, NodeState.STARTING, number)
         if attempt.started is not None:
-            marks.append((attempt.started, 3, NodeState.RUNNING, attempt.number))
+            yield _Mark(attempt.started, 3, NodeState.RUNNING, number)
+        later = self._attempts[index + 1][0].opened if index + 1 < len(self._attempts) else self._end
         if attempt.ended is not None and attempt.ended < later:
-            ending = NodeState.FAILED if node in failed else NodeState.STOPPING
-            marks.append((attempt.ended, 4, ending, attempt.number))
-    marks.sort(key=lambda mark: mark[:2])
-    segments: list[Segment] = []
-    state: NodeState | None = None
-    number = 0
-    for index, (at, _, new, attempt_number) in enumerate(marks):
-        state, number = _next_state(state, new), attempt_number or number
-        until = marks[index + 1][0] if index + 1 < len(marks) else end
-        if state is not None and min(until, end) > max(at, begin):
-            own = 0 if state in _OF_NO_ATTEMPT else number
-            _add(segments, Segment(max(at, begin), min(until, end), state, own))
-    return segments
+            yield _Mark(attempt.ended, 4, NodeState.FAILED if part == _Part.FAILED else NodeState.STOPPING, number)
+
+    def _walk(
+        self, marks: Sequence[_Mark], state: NodeState | None, until: float
+    ) -> tuple[list[Segment], NodeState | None]:
+        """Return the segments between all marks, and the last state, which lasts `until` then."""
+        segments: list[Segment] = []
+        number = 0
+        for index, (at, _, new, attempt) in enumerate(marks):
+            state, number = _next_state(state, new), attempt or number
+            following = marks[index + 1].at if index + 1 < len(marks) else until
+            if state is not None and min(following, self._end) > max(at, self._begin):
+                own = 0 if state in _OF_NO_ATTEMPT else number
+                _add(segments, Segment(max(at, self._begin), min(following, self._end), state, own))
+        return segments, state
+
+    def _rounded(self, segments: Sequence[Segment]) -> _Segments:
+        """Return segments with times to a thousandth of the whole, so that nodes that nearly did the same are alike."""
+        begin, unit = self._begin, max((self._end - self._begin) / 1000, 1e-6)
+        found: list[Segment] = []
+        for each in segments:
+            first, last = round((each.begin - begin) / unit), round((each.end - begin) / unit)
+            if last > first:
+                found.append(Segment(begin + first * unit, begin + last * unit, each.state, each.attempt))
+        return tuple(found)
+
+
+class _Part(IntEnum):
+    """A node's part in an attempt."""
+
+    NONE = 0
+    MEMBER = 1
+    FAILED = 2  # a rank failed there
 
 
 def _next_state(state: NodeState | None, new: NodeState | None) -> NodeState | None:
@@ -128,22 +208,11 @@ def _next_state(state: NodeState | None, new: NodeState | None) -> NodeState | N
     return new
 
 
+def _are_one(before: Segment, after: Segment) -> bool:
+    return before.state is after.state and before.attempt == after.attempt
+
+
 def _add(segments: list[Segment], segment: Segment) -> None:
-    if segments and segments[-1].state is segment.state and segments[-1].attempt == segment.attempt:
-        segment = Segment(segments[-1].begin, segment.end, segment.state, segment.attempt)
-        segments.pop()
+    if segments and _are_one(segments[-1], segment):
+        segment = Segment(segments.pop().begin, segment.end, segment.state, segment.attempt)
     segments.append(segment)
-
-
-def _rounded(segments: Sequence[Segment], begin: float, end: float) -> tuple[Segment, ...]:
-    """Return the segments with times to a thousandth of the whole, so that nodes that nearly did the same are alike."""
-    unit = max((end - begin) / 1000, 1e-6)
-
-    def near(at: float) -> float:
-        return begin + round((at - begin) / unit) * unit
-
-    found: list[Segment] = []
-    for each in segments:
-        if near(each.end) > near(each.begin):
-            found.append(Segment(near(each.begin), near(each.end), each.state, each.attempt))
-    return tuple(found)

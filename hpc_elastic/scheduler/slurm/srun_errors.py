@@ -9,6 +9,7 @@ from itertools import takewhile
 
 from hpc_elastic.hostlist import HostlistError, expand_hostlist, name_some
 from hpc_elastic.printable import printable_line
+from hpc_elastic.rank_set import RankSetError, parse_ranks
 
 # srun 22.05 to 26.05, src/srun and src/api/step_launch.c. The first one counts: what follows is the end of the others.
 _GAVE_UP = re.compile(r"srun: error: (Task launch for .* failed on node .*|Application launch failed: .*|Aborting, .*)")
@@ -23,7 +24,7 @@ _FORCED = re.compile(r"srun: Force Terminated .*")
 _REFUSED = re.compile(r"srun: error: Task launch for \S+ failed on node (\S+): (.*)")
 # A task that slurmd has taken and could not start, and tasks that have ended. There is one a node.
 _NOT_STARTED = re.compile(r"srun: error: task ([0-9]{1,7}) (launch failed: .*)")
-_ENDED = re.compile(r"srun: error: (\S+): tasks? [0-9,-]+: (.+)")
+_ENDED = re.compile(r"srun: error: (\S+): tasks? ([0-9,-]+): (.+)")
 _REBOOTED = re.compile(r"srun: error: Aborting, io error and missing step on node ([0-9]{1,7})")
 _FAILED_NODE = re.compile(r"srun: error: Node failure on (\S+)")  # Slurm has set it DOWN, or somebody has
 _WAITS = re.compile(r"srun: Job (\S+) step creation (?:temporarily|still) disabled, retrying \((.*)\)")
@@ -36,7 +37,7 @@ _OVER_MEMORY = re.compile(
     r"(?:\[\S+\] )?(?:slurmstepd\S* )?error: (?:StepId=|Step |JobId=|Job )([0-9]+)\S* "
     r"exceeded (?:virtual )?memory limit \(([0-9]{1,20}) > ([0-9]{1,20})\), being killed"
 )
-_BEGINS = "hpc_elastic: run directory "  # the first line of each start, which all write into one file
+SCRIPT_BEGINS = "hpc_elastic: run directory"  # the first line of each start, which all write into one file
 # What comes before is of setup, which may use srun as well, or of an earlier start: its end may be all of the file that
 # the NFS client of another node than the script's shows so far.
 _LAUNCHES = re.compile(r"hpc_elastic: starting an agent on each of [0-9]+ nodes \(start ([0-9]+)\)")
@@ -85,7 +86,8 @@ def find_ended_agents(lines: Sequence[str], nodes: Sequence[str], *, start: int)
 
     Those of other nodes go on. An agent that has exited with 0 is not among them, nor one that has been ended with all
     others, because srun could not start the one of another node, say: where all have ended, none is named. The words
-    are srun's. Where the lines do not show that this start has launched its agents, nothing is known.
+    are srun's; those of another srun of the script are left out, as far as its tasks are others. Where the lines do
+    not show that this start has launched its agents, nothing is known.
 
     Args:
         lines: of the script's output.
@@ -101,10 +103,22 @@ def find_ended_agents(lines: Sequence[str], nodes: Sequence[str], *, start: int)
             for node in nodes[int(match[1]) : int(match[1]) + 1]:
                 found.setdefault(node, printable_line(match[2]))
         elif match := _ENDED.fullmatch(line):
-            with contextlib.suppress(HostlistError):
-                for node in expand_hostlist(match[1]):
-                    found.setdefault(node, printable_line(match[2]))
+            for node in _agents_of(match[1], match[2], nodes):
+                found.setdefault(node, printable_line(match[3]))
     return {} if found.keys() >= set(nodes) else found
+
+
+def _agents_of(hosts: str, tasks: str, nodes: Sequence[str]) -> Sequence[str]:
+    """Return the nodes that srun names if the tasks are agents; none if they are of another step.
+
+    Task k of the agents' step is on node k. A line of `setup` may have started an srun in the background, whose tasks
+    have other numbers, unless they are one on each node as well.
+    """
+    with contextlib.suppress(HostlistError, RankSetError):
+        named, numbers = expand_hostlist(hosts), parse_ranks(tasks)
+        if set(named) == {nodes[number] if number < len(nodes) else "" for number in numbers}:
+            return named
+    return ()
 
 
 def tells_of_scancel(lines: Sequence[str]) -> bool:
@@ -148,8 +162,8 @@ def _since_launch(lines: Sequence[str], start: int) -> Sequence[str]:
     """Return the lines between the launch of a start of the job and the next start; none if it is not there."""
     launches = ((number, _LAUNCHES.fullmatch(line)) for number, line in enumerate(lines, 1))
     begin = max((number for number, match in launches if match and int(match[1]) == start), default=len(lines))
-    return list(takewhile(lambda line: not line.startswith(_BEGINS), lines[begin:]))
+    return list(takewhile(lambda line: not line.startswith(SCRIPT_BEGINS), lines[begin:]))
 
 
 def _of_latest_start(lines: Sequence[str]) -> Sequence[str]:
-    return lines[max((number for number, line in enumerate(lines) if line.startswith(_BEGINS)), default=0) :]
+    return lines[max((number for number, line in enumerate(lines) if line.startswith(SCRIPT_BEGINS)), default=0) :]

@@ -277,6 +277,36 @@ def test_another_node_becomes_the_head_if_none_shows(tmp_path: Path) -> None:
     play(tmp_path, scene, times=replace(IN_NO_TIME, claim_after_s=0.01, claim_step_s=0.01))
 
 
+def test_a_head_whose_agent_has_recorded_that_it_failed_is_succeeded_at_once(tmp_path: Path) -> None:
+    async def scene(made: Scene) -> None:
+        made.allow(join_retries=7)
+        gone = made.journal(0)
+        gone.claim_allocation(Endpoint(address="127.0.0.2", port=1))
+        gone.note_failure()
+        assert not await made.find(1)
+        claim = made.journal(0).find_allocation()
+        assert claim is not None
+        assert (claim.allocation, claim.node) == (2, "local1")
+        assert made.said[-1] == "local0 has opened no attempt and has failed, so this node is the head now"
+        assert not any("trying again" in line for line in made.said)
+
+    play(tmp_path, scene, times=retrying())
+
+
+def test_a_head_that_another_agent_has_succeeded_is_not_succeeded_again(tmp_path: Path) -> None:
+    async def scene(made: Scene) -> None:
+        made.nodes = ("local0", "local1", "local2")
+        gone = made.journal(0)
+        gone.claim_allocation(Endpoint(address="127.0.0.2", port=1))
+        gone.note_failure()
+        head, endpoint = await made.listen(Welcome(allocation=2, head="local2"), port=0)
+        assert made.journal(2).claim_next_allocation(endpoint, 1)
+        assert await made.find(1)
+        assert head.joins == [made.join(1)]
+
+    play(tmp_path, scene, times=retrying())
+
+
 def test_a_late_starter_asks_the_head_of_the_latest_attempt(tmp_path: Path) -> None:
     """The one that claimed the allocation is gone, and another node goes on."""
 

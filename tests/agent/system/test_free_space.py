@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -16,6 +18,26 @@ def test_each_file_system_is_measured_and_a_missing_one_left_out(tmp_path: Path)
     (space,) = probe.measure(10)
     assert space.place == "here"
     assert 0 <= space.free <= space.total
+
+
+@pytest.fixture
+def scarce(tmp_path: Path) -> Iterator[Path]:
+    """A file system with an inode for one file."""
+    folder = tmp_path / "scarce"
+    folder.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=1m,nr_inodes=2", "tmpfs", str(folder)]
+    if os.geteuid() != 0 or subprocess.run(mount, check=False).returncode:
+        pytest.skip("mounting a tmpfs needs root and a machine that allows it")
+    yield folder
+    subprocess.run(["umount", str(folder)], check=True)
+
+
+def test_a_file_system_without_an_inode_for_another_file_has_the_number_of_its_files(scarce: Path) -> None:
+    probe = FreeSpaceProbe({"here": str(scarce)})
+    assert [space.files for space in probe.measure(10)] == [0]
+    (scarce / "file").touch()
+    (space,) = probe.measure(10)
+    assert (space.files, space.is_full, space.takes_no_file) == (2, False, True)
 
 
 def test_a_file_system_that_hangs_is_left_out_and_not_asked_again(

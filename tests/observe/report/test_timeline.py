@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from itertools import pairwise
 
 from hypothesis import given
@@ -77,3 +78,26 @@ def test_segments_of_a_node_never_overlap_and_stay_in_the_run(news: list[tuple[f
     for row in rows:
         assert all(before.end <= after.begin for before, after in pairwise(row.segments))
         assert all(0 <= each.begin < each.end <= 1000 for each in row.segments)
+
+
+def test_what_all_nodes_do_alike_is_found_once_however_many_they_are() -> None:
+    nodes = [f"node{number}" for number in range(300)]
+    members = frozenset(nodes)
+    attempts = [
+        (AttemptTimes(number=number, opened=10.0 * number, started=10.0 * number + 1), members, frozenset[str]())
+        for number in range(1, 101)
+    ]
+    news = [NodeNews(at=number / 100, node=node, is_lost=False) for number, node in enumerate(nodes)]
+    calls = 0
+
+    def count(frame: object, event: str, argument: object) -> None:
+        nonlocal calls
+        calls += event == "call"
+
+    sys.setprofile(count)
+    try:
+        rows = draw_timeline(attempts, news, nodes=nodes, begin=0.0, end=1010.0)
+    finally:
+        sys.setprofile(None)
+    assert sum(len(row.nodes) for row in rows) == len(nodes)
+    assert calls < 200 * len(nodes)  # of 100 attempts, with 2 states each and several calls for each state
