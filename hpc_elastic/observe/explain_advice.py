@@ -123,6 +123,8 @@ _BY_START = (
 )
 # The cause where the job, or the agents' step in it, was cancelled.
 _BY_A_PERSON = re.compile(rf"{JOB_CANCELLED}|step \S+ of the job, in which the agents ran, was cancelled")
+# The cause where the job had fewer nodes from its start.
+_MADE_SMALLER = re.compile(r"the job has [0-9]+ nodes? \(.*\), and the run needs at least ")
 # The cause where srun had no answer about the launch of an agent.
 _LAUNCH_TIMED_OUT = re.compile(r"srun could not start the agents on .*Socket timed out")
 _WORDS = frozenset(member.value for member in FailureClass)
@@ -136,7 +138,7 @@ def meaning_of(facts: ExplainFacts, failure_class: str | None) -> str:
     if _ended_early(facts, failure_class):
         return "it ended before the ranks that still needed it"
     if _is_about_joins(facts, failure_class):
-        return "nodes that did not join"
+        return "a job of fewer nodes than the run needs" if _is_made_smaller(facts) else "nodes that did not join"
     if failure_class == FailureClass.OUT_OF_MEMORY.value and _ends_with(facts, "out_of_memory"):
         return "more memory than the job may have, for which the scheduler kills all of it"
     if failure_class == FailureClass.SIGNAL.value and (name := _signal(facts)) in _BY_SIGNAL:
@@ -159,6 +161,11 @@ def advice_of(facts: ExplainFacts, failure_class: str | None) -> Iterable[str]:
         yield "free some space, or choose another place with --run-dir, and submit the job again"
     elif facts.is_scancelled or _BY_A_PERSON.match(facts.snapshot.cause or ""):
         return  # by a person, and nothing has to be found out
+    elif is_end and _is_made_smaller(facts):
+        yield (
+            "lower nodes.min, or submit the job file again: somebody has made the job smaller while it waited "
+            "(scontrol update NumNodes), or has submitted its script with another number (sbatch --nodes)"
+        )
     elif is_end and (advice := _BY_REASON.get(facts.snapshot.reason or "", "")):
         yield advice
 
@@ -172,6 +179,10 @@ def _has_no_space(facts: ExplainFacts) -> bool:
 def _is_about_joins(facts: ExplainFacts, failure_class: str | None) -> bool:
     """Return whether nodes did not join the others; ranks that found no process group are another matter."""
     return failure_class == FailureClass.RENDEZVOUS.value and facts.culprit is None
+
+
+def _is_made_smaller(facts: ExplainFacts) -> bool:
+    return _MADE_SMALLER.match(facts.snapshot.cause or "") is not None
 
 
 def _about_failure(facts: ExplainFacts, failure_class: str | None) -> str:

@@ -229,6 +229,16 @@ def test_nodes_that_did_not_join_are_no_process_group(tmp_path: Path) -> None:
     assert [line.partition(";")[0] for line in found.advice] == ["read why each node did not join"]
 
 
+def test_a_job_that_was_made_smaller_than_the_run_needs_is_to_be_left_as_large(tmp_path: Path) -> None:
+    cause = "the job has 1 node (node1), and the run needs at least 2 (nodes.min)"
+    root_cause = RootCause(attempt=1, failure_class="rendezvous", line=cause)
+    run = start(tmp_path / "run")
+    run.end(RunState.FAILED, exit_code=6, reason="nodes_missing", cause=cause, root_cause=root_cause)
+    found = explain(read_explain_facts(run.layout, take_tolerant_snapshot(run.layout)), 0.0)
+    assert (found.failure_class, found.meaning) == ("rendezvous", "a job of fewer nodes than the run needs")
+    assert [line.partition(":")[0] for line in found.advice] == ["lower nodes.min, or submit the job file again"]
+
+
 def test_a_job_that_the_scheduler_killed_for_its_memory_is_not_the_kernels_work(tmp_path: Path) -> None:
     line = (
         "the scheduler killed all agents with their workers, which went over the job's memory on node2 (400 of 300 MiB)"
