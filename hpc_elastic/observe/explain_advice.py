@@ -20,6 +20,7 @@ from hpc_elastic.observe.explain_facts import (
 )
 from hpc_elastic.rundir.allocation_ends import NOT_STARTED_AGAIN
 from hpc_elastic.rundir.full_disk import tells_of_no_space
+from hpc_elastic.scheduler.slurm.words import find_tip
 
 # By the result's reason, beside what the class of a failure advises.
 _BY_REASON = {
@@ -150,7 +151,10 @@ def advice_of(facts: ExplainFacts, failure_class: str | None) -> Iterable[str]:
     """Yield what to do, a sentence without capital and full stop each: about the failure, then about the run's end."""
     is_end = facts.snapshot.is_over and attempt_after(facts.snapshot, facts.attempt) is None
     is_for_want_of_space = is_end and _has_no_space(facts)
-    if is_end and not is_for_want_of_space and f"{NOT_STARTED_AGAIN}: " in (facts.snapshot.cause or ""):
+    _, is_refused, refusal = (facts.snapshot.cause or "").partition(f"{NOT_STARTED_AGAIN}: ")
+    if is_end and not is_for_want_of_space and is_refused:
+        if tip := find_tip(refusal):
+            yield tip
         yield "mend what Slurm refuses, and submit the job file again: the script goes on from its last checkpoint"
         return
     is_agents = is_for_want_of_space and failure_class == FailureClass.AGENT_LOST.value

@@ -158,8 +158,8 @@ class NodeQuestions(Protocol):
     def submit_after(self, job_id: str, without: Exclusion) -> tuple[str, str]:
         """Submit a script that starts when a job is over; return the new job's id, or empty and the refusal."""
 
-    def may_have_room_later(self) -> bool:
-        """Return whether a job was refused only because there are as many in the queue as one may have there."""
+    def may_be_accepted_later(self) -> bool:
+        """Return whether a job was refused only for now, as where its partition is drained or the queue is full."""
 
     def may_answer_later(self) -> bool:
         """Return whether what was not answered may be answered a moment later."""

@@ -36,7 +36,7 @@ class JobQuestions:
         self._submits_within_s = submits_within_s
         self._unknown: set[str] = set()
         self._is_lasting = False
-        self._is_full = False
+        self._is_passing = False
         self._is_disabled = False
 
     def is_over(self, job_id: str) -> bool | None:
@@ -179,13 +179,13 @@ class JobQuestions:
         """Return whether what was not answered may be answered later; not if the scheduler's programs are not here."""
         return not self._is_lasting
 
-    def may_have_room_later(self) -> bool:
-        """Return whether a job was refused only because there are as many in the queue as one may have there."""
-        return self._is_full
+    def may_be_accepted_later(self) -> bool:
+        """Return whether a job was refused only for now, as where its partition is drained or the queue is full."""
+        return self._is_passing
 
     def _look_at(self, error: HpcElasticError) -> None:
         self._is_lasting = isinstance(error, SchedulerError) and error.is_lasting
-        self._is_full = isinstance(error, SchedulerError) and error.is_full
+        self._is_passing = isinstance(error, SchedulerError) and error.is_passing
         self._is_disabled = isinstance(error, SchedulerError) and error.is_disabled
 
     def can_end_job(self, job_id: str) -> bool:

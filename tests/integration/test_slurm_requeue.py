@@ -464,6 +464,53 @@ exec {sbatch} "$@"
 
 
 @pytest.mark.variant(of="test_a_chained_job_goes_on_where_the_site_forbids_requeues")
+@pytest.mark.mirrored
+@pytest.mark.parametrize("state", ["DRAIN", "INACTIVE"])
+def test_a_chained_job_that_is_refused_for_now_is_asked_for_again(state: str, slurm_door: Door, slurm: Cluster) -> None:
+    write_chaining(slurm_door, TRAINS_ON)
+    run = slurm_door.submit("job.yaml")
+    wait_for_ranks(run, 2)
+    with changed_partition(slurm, State=state):
+        slurm_door.start("stop", "--requeue", "--lead", "1s", run.job_id)
+        refused = "Slurm refuses the next job for now; asking again while this one has the time: sbatch refused the job"
+        wait_until(lambda: refused in script_output(run), "it says that it asks again", otherwise=run.story)
+        assert not run.is_over()
+    wait_for_ranks(run, 2, attempt=2)
+    slurm_door.write("finish", "")
+    assert_over(run, "SUCCEEDED", 0)
+    assert script_output(run).count("asking again") == 1
+
+
+@pytest.mark.variant(of="test_a_chained_job_goes_on_where_the_site_forbids_requeues")
+@pytest.mark.mirrored
+def test_a_chained_job_that_is_refused_for_good_ends_the_run_at_once_with_slurms_words(
+    slurm_door: Door, slurm: Cluster
+) -> None:
+    write_chaining(slurm_door, TRAINS_ON)
+    run = slurm_door.submit("job.yaml")
+    wait_for_ranks(run, 2)
+    with changed_partition(slurm, MaxTime="5"):
+        slurm_door.start("stop", "--requeue", "--lead", "1s", run.job_id)
+        result = assert_over(run, "FAILED", 7)
+    assert "sbatch refused the job" in result["cause"], result
+    assert "Requested time limit is invalid" in result["cause"], result
+    assert "asking again" not in script_output(run)
+    told = " ".join(slurm_door.run("explain", run.job_id).stdout.split())
+    assert "`sinfo --format='%P %l'` lists the limits; ask for less `time`, or another partition" in told, told
+
+
+@contextlib.contextmanager
+def changed_partition(slurm: Cluster, **changes: str) -> Iterator[None]:
+    """Have an administrator change the partition, until the block is over."""
+    update = ("scontrol", "update", "PartitionName=batch")
+    slurm.run(*update, *(f"{key}={value}" for key, value in changes.items()))
+    try:
+        yield
+    finally:
+        slurm.run(*update, "State=UP", "MaxTime=INFINITE")
+
+
+@pytest.mark.variant(of="test_a_chained_job_goes_on_where_the_site_forbids_requeues")
 def test_two_chained_jobs_of_one_allocation_do_not_run_side_by_side(slurm_door: Door, slurm: Cluster) -> None:
     """The script asks again after 30 s; then two jobs wait for the same one, and both start when it ends.
 

@@ -261,7 +261,8 @@ def test_a_run_whose_next_start_slurm_refuses_is_to_be_submitted_again(tmp_path:
     refusal = "sbatch refused the job: QOSMaxSubmitJobPerUserLimit"
     cause = f"the job's time limit was reached; Slurm does not start the job again: {refusal}"
     run = start(tmp_path / "run").end(RunState.FAILED, exit_code=7, reason="time_limit", cause=cause)
-    (advice,) = explain(read_explain_facts(run.layout, take_tolerant_snapshot(run.layout)), 0.0).advice
+    tip, advice = explain(read_explain_facts(run.layout, take_tolerant_snapshot(run.layout)), 0.0).advice
+    assert tip.startswith("as many jobs in the queue as your account or QOS allows")
     assert advice.startswith("mend what Slurm refuses, and submit the job file again")
 
 

@@ -117,12 +117,12 @@ class NextStart:
         """Return whether the scheduler may answer later what it has not answered; does not read the disk."""
         return self._questions.may_answer_later()
 
-    def may_have_room_later(self) -> bool:
-        """Return whether the next job was refused only for too many jobs, and this one has the time to ask again.
+    def may_be_accepted_later(self) -> bool:
+        """Return whether the next job was refused only for now, and this one has the time to ask again.
 
         Asks the scheduler, and does not read the disk.
         """
-        if not self._questions.may_have_room_later():
+        if not self._questions.may_be_accepted_later():
             return False
         outlook = self.outlook()
         return outlook is not None and outlook.seconds_left is not None and outlook.seconds_left > ENDS_WITHIN_S
