@@ -96,6 +96,7 @@ class SchedulerError(HpcElasticError):
     `is_lasting`: the same question cannot be answered on this machine a moment later either. `is_silence`: no answer
     came in time, so the scheduler may have done what it was asked for. `is_passing`: it refuses only for now, as where
     there are as many jobs in the queue as one may have there. `is_disabled`: this job is one that it never requeues.
+    `is_reservation_over`: the job asks for a reservation that is not there.
     """
 
     exit_code = ExitCode.SCHEDULER
@@ -103,6 +104,7 @@ class SchedulerError(HpcElasticError):
     is_silence = False
     is_passing = False
     is_disabled = False
+    is_reservation_over = False
 
 
 class RunDirectoryError(HpcElasticError):

@@ -238,5 +238,5 @@ class FromNodeModule(Protocol):
     def exclude(self, job_id: str, nodes: Collection[str]) -> None:
         """Keep a pending job from these nodes, and from no others."""
 
-    def submit_after(self, job_id: str, script: str, *, timeout_s: float) -> str:
-        """Submit a script that starts when a job is over; return the new job's id."""
+    def submit_after(self, job_id: str, script: str, *, timeout_s: float, is_reserved: bool = True) -> str:
+        """Submit a script that starts when a job is over, without its reservation if so; return the new job's id."""

@@ -13,7 +13,7 @@ from hpc_elastic.membership import requeue
 from hpc_elastic.membership.aside import blamed_nodes
 from hpc_elastic.membership.decisions import SilentEnds
 from hpc_elastic.plan.launch_plan import LaunchPlan
-from hpc_elastic.rundir.allocation_ends import describe_end
+from hpc_elastic.rundir.allocation_ends import describe_end, describe_reason
 from hpc_elastic.rundir.layout import RunLayout
 from hpc_elastic.rundir.records import Charged, Request, utc_text
 from hpc_elastic.rundir.shared_lines import append_shared_line
@@ -158,7 +158,13 @@ class NextStart:
         return requeue.find_refusal(self._plan.requeue, reason, used=self._chain.starts() - 1 + unclaimed)
 
     def note(
-        self, reason: str, nodes: Sequence[str] = (), *, charged: Charged | None = None, is_claimed: bool = True
+        self,
+        reason: str,
+        nodes: Sequence[str] = (),
+        *,
+        charged: Charged | None = None,
+        reservation: str = "",
+        is_claimed: bool = True,
     ) -> None:
         """Record durably why this allocation ends, before its agents leave and the job is started again.
 
@@ -166,6 +172,7 @@ class NextStart:
             reason: a word of `RESULT_REASONS`.
             nodes: those that the next start is to avoid, the ones that matter most last.
             charged: what the head has charged, which no claim may have yet; None if it is not known.
+            reservation: the one whose end is the job's time limit; empty if that is its own.
             is_claimed: whether this start of the job has claimed an allocation.
 
         Raises:
@@ -179,6 +186,7 @@ class NextStart:
             reason=reason,
             nodes=tuple(nodes),
             charged=charged,
+            reservation=reservation or None,
         )
         append_shared_line(self._layout.requests, to_json(request))
 
@@ -188,9 +196,21 @@ class NextStart:
         Raises:
             RunDirectoryError: the requests cannot be read.
         """
+        told = self._told_of(allocation)
+        return told[-1].reason if told else None
+
+    def _told_of(self, allocation: int | None) -> list[Request]:
         number = self._allocation() if allocation is None else allocation
-        told = [each.reason for each in self._requests() if each.kind == "requeue" and each.allocation == number]
-        return told[-1] if told else None
+        return [each for each in self._requests() if each.kind == "requeue" and each.allocation == number]
+
+    def describe(self, reason: str) -> str:
+        """Return for people why this allocation ends; a reservation whose end is its time limit is named if noted.
+
+        Raises:
+            RunDirectoryError: the requests cannot be read.
+        """
+        told = self._told_of(None)
+        return describe_reason(reason, told[-1].reservation if told else None)
 
     def silent_ends(self) -> SilentEnds:
         """Return which starts of this job since the latest attempt was opened ended without a word.
@@ -217,5 +237,6 @@ class NextStart:
         if before is None:
             return ""
         with contextlib.suppress(RunDirectoryError):
-            return describe_end(before, self.reason_of(before))
+            told = self._told_of(before)
+            return describe_end(before, told[-1].reason, told[-1].reservation) if told else describe_end(before, None)
         return describe_end(before, None)

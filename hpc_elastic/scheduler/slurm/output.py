@@ -13,7 +13,14 @@ from hpc_elastic.hostlist import HostlistError, expand_hostlist
 from hpc_elastic.job_ids import split_task_id
 from hpc_elastic.scheduler.protocol import JobOutlook, JobState, JobStatus
 from hpc_elastic.scheduler.slurm.commands import ACCOUNTING_FIELDS, OUTLOOK_FIELDS, QUEUE_FIELDS, SEPARATOR
-from hpc_elastic.scheduler.slurm.words import find_tip, is_about_disabled, is_for_now, printable, slurm_words
+from hpc_elastic.scheduler.slurm.words import (
+    find_tip,
+    is_about_disabled,
+    is_about_lost_reservation,
+    is_for_now,
+    printable,
+    slurm_words,
+)
 from hpc_elastic.units import parse_duration
 
 # job_state_string() of Slurm 20.11 to 26.05 and https://slurm.schedmd.com/job_state_codes.html, as far as the words are
@@ -109,6 +116,7 @@ def parse_submission(output: CommandOutput) -> str:
         words = slurm_words(output.stderr if output.stderr.strip() else printed)
         refusal = SchedulerError(f"sbatch refused the job: {words}", tip=find_tip(words))
         refusal.is_passing = is_for_now(words)
+        refusal.is_reservation_over = is_about_lost_reservation(words)
         raise refusal
     told = {match[1] for match in map(_SUBMITTED_IN_WORDS.fullmatch, lines) if match}
     if not has_failed and (match := _SUBMITTED.fullmatch(lines[-1])):

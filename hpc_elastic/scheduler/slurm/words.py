@@ -86,6 +86,11 @@ def is_for_now(words: str) -> bool:
     return _FOR_NOW.search(words) is not None
 
 
+def is_about_lost_reservation(words: str) -> bool:
+    """Return whether Slurm refuses a job because the reservation that it asks for is not there, or not any more."""
+    return "Requested reservation is invalid" in words
+
+
 def is_about_disabled(words: str) -> bool:
     """Return whether Slurm refuses to requeue a job that is submitted with `--no-requeue`, or was made one of those."""
     return "Requested operation is presently disabled" in words
