@@ -26,6 +26,7 @@ def ask_for_another_start(
     say: Callable[[str], None],
     pauses_s: Sequence[float] = PAUSES_S,
     avoid: Sequence[str] | None = None,
+    is_by_another_job: bool = False,
 ) -> str:
     """Have the job started again; return why it is not, empty if it is, or was already.
 
@@ -34,13 +35,14 @@ def ask_for_another_start(
         say: takes a line for people, once, if the scheduler does not answer, or refuses for now.
         pauses_s: the pauses in seconds after each such try; after the last one this gives up.
         avoid: the nodes that the next start is to avoid; None: those that the records name.
+        is_by_another_job: have another job submitted, also where the plan has this one requeued.
 
     Raises:
         RunDirectoryError: the run directory cannot be read or written.
     """
     has_answered = (is_requeued := journal.next_start.is_requeued()) is not None
     for number, pause_s in enumerate((*pauses_s, None)):
-        if is_requeued or not (refusal := journal.next_start.start_again(avoid)):
+        if is_requeued or not (refusal := journal.next_start.start_again(avoid, is_by_another_job=is_by_another_job)):
             return ""
         did_answer, is_requeued = has_answered, journal.next_start.is_requeued()
         has_answered = is_requeued is not None

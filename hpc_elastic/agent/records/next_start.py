@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 
 from hpc_elastic.agent.records.chain import ClaimChain
 from hpc_elastic.codec import to_json
@@ -14,11 +15,13 @@ from hpc_elastic.membership.aside import blamed_nodes
 from hpc_elastic.membership.decisions import SilentEnds
 from hpc_elastic.plan.launch_plan import LaunchPlan
 from hpc_elastic.rundir.allocation_ends import describe_end, describe_reason
+from hpc_elastic.rundir.complaint import last_lines
 from hpc_elastic.rundir.layout import RunLayout
 from hpc_elastic.rundir.records import Charged, Request, utc_text
 from hpc_elastic.rundir.shared_lines import append_shared_line
 from hpc_elastic.scheduler.allocation import Allocation
 from hpc_elastic.scheduler.protocol import Exclusion, JobOutlook, NodeQuestions
+from hpc_elastic.scheduler.slurm.srun_errors import find_failed_nodes
 from hpc_elastic.useful_time.reading import furthest_step
 
 ENDS_WITHIN_S = 20.0  # the next pause between two tries, and the result
@@ -68,10 +71,18 @@ class NextStart:
         return self._questions.is_requeued(self._place.job_id, self._place.restart_count)
 
     def outlook(self) -> JobOutlook | None:
-        """Return what the scheduler says about the end of this job, None if that is unknown; does not read the disk."""
-        return self._questions.outlook(self._place.job_id)
+        """Return what the scheduler says about the end of this job, None if that is unknown.
 
-    def start_again(self, avoid: Sequence[str] | None = None) -> str:
+        Reads the disk only where the job ends because its script was killed: srun has written there if that is so
+        because the script's node was set DOWN (24.11; that of 22.05 has a reason of its own).
+        """
+        outlook = self._questions.outlook(self._place.job_id)
+        if outlook is None or outlook.has_lost_node or not outlook.is_script_killed:
+            return outlook
+        failed = find_failed_nodes(last_lines(self._layout.script_output(self._place.job_id)))
+        return replace(outlook, has_lost_node=self._place.nodes[0] in failed)
+
+    def start_again(self, avoid: Sequence[str] | None = None, *, is_by_another_job: bool = False) -> str:
         """Have this job started again, or another one in its place; return the refusal, empty if there was none.
 
         Another job waits for the end of this one; it is recorded, so that observers follow it. It is also submitted
@@ -79,12 +90,13 @@ class NextStart:
 
         Args:
             avoid: the nodes that the next start is to avoid; None: those that the records name.
+            is_by_another_job: do not ask for a requeue of this job.
 
         Raises:
             RunDirectoryError: the run directory cannot be read or written.
         """
         job_id, without = self._place.job_id, self._find_exclusion(avoid)
-        if self._plan.requeue.by == "requeue":
+        if self._plan.requeue.by == "requeue" and not is_by_another_job:
             refusal = self._questions.start_again(job_id, without)
             if not (refusal and self._questions.forbids_requeue()):
                 return refusal
@@ -99,6 +111,14 @@ class NextStart:
             append_shared_line(self._layout.requests, to_json(request))
             self._is_followed = True
         return refusal
+
+    def has_follower(self) -> bool:
+        """Return whether another job is recorded as waiting for the end of this allocation.
+
+        Raises:
+            RunDirectoryError: the requests cannot be read.
+        """
+        return any(each.kind == "chain" and each.allocation == self._allocation() for each in self._requests())
 
     @property
     def is_followed(self) -> bool:

@@ -62,6 +62,7 @@ _URGENCY = (
 )
 # Why a job ends that nobody has cancelled: it may not lose a node, or that of its script was set DOWN (22.05).
 _NODE_FAILED = ("NodeDown", "JobLaunchFailure")
+_SCRIPT_KILLED = "RaisedSignal:9("  # of a job that has ended with its script (24.11 and 26.05)
 _SUBMITTED = re.compile(r"(?:Submitted batch job )?([0-9]+)(?:;\S*| on cluster \S+)?")
 _SUBMITTED_IN_WORDS = re.compile(r"Submitted batch job ([0-9]+)(?: on cluster \S+)?")
 _ESCAPE = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")  # colours of a script around sbatch
@@ -231,6 +232,7 @@ def parse_outlook(output: CommandOutput, *, reserved_until: datetime | None = No
             is_out_of_time=row["Reason"] == "TimeLimit" or row["State"] == "TIMEOUT",
             has_lost_node=state is not JobState.RUNNING
             and (row["Reason"] in _NODE_FAILED or row["State"] == "NODE_FAIL"),
+            is_script_killed=state is not JobState.RUNNING and row["Reason"].startswith(_SCRIPT_KILLED),
             starts=parse_moment(row["StartTime"]) if state is JobState.PENDING else None,
         )
     except ValueError as error:
