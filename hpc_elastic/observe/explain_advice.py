@@ -195,7 +195,7 @@ def _about_failure(facts: ExplainFacts, failure_class: str | None) -> str:
     if failure_class == FailureClass.NODE_LOST.value and _LAUNCH_TIMED_OUT.search(facts.snapshot.cause or ""):
         return (
             "ask the administrator about slurmd on the node, and how long its prolog takes: without PrologFlags=Alloc "
-            "it has MessageTimeout"
+            "it has MessageTimeout; a line of setup can wait for it: for i in 1 2 3 4 5 6; do srun true && break; done"
         )
     frame = frame_of(facts)
     if _ended_early(facts, failure_class):

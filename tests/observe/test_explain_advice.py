@@ -220,6 +220,15 @@ def test_a_job_on_whose_nodes_a_prolog_runs_is_told_so(tmp_path: Path) -> None:
     assert found.cause == "the run has not started: a prolog of the cluster runs on the job's nodes"
 
 
+def test_a_prolog_that_takes_longer_than_a_launch_can_be_waited_for(tmp_path: Path) -> None:
+    """Tried on 22.05, 24.11 and 26.05: the prolog runs on when srun has given up, and once for each job."""
+    cause = "srun could not start the agents on node2 (Socket timed out on send/recv operation)"
+    run = RunBuilder(tmp_path / "run").submit().start_script().allocate()
+    run.end(RunState.FAILED, exit_code=7, reason="node_lost", cause=cause)
+    found = explain(read_explain_facts(run.layout, take_tolerant_snapshot(run.layout)), 0.0)
+    assert "do srun true && break; done" in found.advice[0]
+
+
 def test_nodes_that_did_not_join_are_no_process_group(tmp_path: Path) -> None:
     root_cause = RootCause(attempt=1, failure_class="rendezvous", line="1 of 2 nodes joined", nodes=("node2",))
     run = start(tmp_path / "run")
