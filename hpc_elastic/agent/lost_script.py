@@ -25,8 +25,7 @@ from hpc_elastic.scheduler.allocation import Allocation
 NODE_LOST = "node_lost"
 MOST_ASKERS = 3  # so many agents ask, each after the ones before it: one alone may go with its node
 STANDS_BY_S = 4.0
-# srun's line about the node may come a moment after the TERM, and later on a file system of the network.
-LOOKS_AFTER_S = (0.0, 0.5, 1.0, 2.0, 4.0)
+LOOKS_AFTER_S = (0.0, 1.0, 2.0)  # at a job of which a busy controller says nothing
 LOOKS_EVERY_S = 0.5  # whether an agent before this one has done it
 
 
@@ -52,36 +51,41 @@ def follow_lost_script(
     if allocation.is_local or not is_stopped or not 0 <= turn < MOST_ASKERS:
         return
     signal.signal(signal.SIGTERM, signal.SIG_IGN)  # it comes again, and a KILL ends this process in any case
+    ends = time.monotonic() + sum(pauses_s)  # each look may take seconds, where the controller does not answer
     with contextlib.suppress(HpcElasticError):
+        if not _may_follow(journal) or journal.next_start.reason_of() not in (None, NODE_LOST):
+            return
         for pause_s in pauses_s:
             time.sleep(pause_s)
-            if (is_down := _is_host_down(allocation, journal)) is None:
-                continue
+            is_down = _is_host_down(allocation, journal)
             if is_down and _comes_to_turn(journal, turn * stands_by_s):
                 _follow(allocation, journal)
-            return
+            if is_down is not None or time.monotonic() > ends:
+                return
 
 
 def _is_host_down(allocation: Allocation, journal: Journal) -> bool | None:
-    """Return whether Slurm ends the job because it has taken its first node from it; None if that may be known soon."""
+    """Return whether Slurm ends the job because it has taken its first node from it; None if it does not say."""
     outlook = journal.next_start.outlook()
     if outlook is None:
         return None
-    if outlook.restarts > allocation.restart_count:
-        return False
-    return outlook.has_lost_node or (None if outlook.is_script_killed else False)
+    return outlook.has_lost_node and outlook.restarts <= allocation.restart_count
 
 
 def _comes_to_turn(journal: Journal, seconds: float) -> bool:
     """Return whether the run is to go on, and no agent before this one has seen to that within its time."""
     ends = time.monotonic() + seconds
-    while True:
-        journal.requests()
-        if journal.is_end_wanted or journal.next_start.has_follower() or journal.read_records().result:
-            return False
+    while _may_follow(journal):
         if (left := ends - time.monotonic()) <= 0:
             return True
         time.sleep(min(LOOKS_EVERY_S, left))
+    return False
+
+
+def _may_follow(journal: Journal) -> bool:
+    """Return whether the run is to go on, as far as the records say, and no other job waits for the end of this one."""
+    journal.requests()
+    return not (journal.is_end_wanted or journal.next_start.has_follower() or journal.read_records().result)
 
 
 def _follow(allocation: Allocation, journal: Journal) -> None:

@@ -15,13 +15,11 @@ from hpc_elastic.membership.aside import blamed_nodes
 from hpc_elastic.membership.decisions import SilentEnds
 from hpc_elastic.plan.launch_plan import LaunchPlan
 from hpc_elastic.rundir.allocation_ends import describe_end, describe_reason
-from hpc_elastic.rundir.complaint import last_lines
 from hpc_elastic.rundir.layout import RunLayout
 from hpc_elastic.rundir.records import Charged, Request, utc_text
 from hpc_elastic.rundir.shared_lines import append_shared_line
 from hpc_elastic.scheduler.allocation import Allocation
 from hpc_elastic.scheduler.protocol import Exclusion, JobOutlook, NodeQuestions
-from hpc_elastic.scheduler.slurm.srun_errors import find_failed_nodes
 from hpc_elastic.useful_time.reading import furthest_step
 
 ENDS_WITHIN_S = 20.0  # the next pause between two tries, and the result
@@ -71,16 +69,15 @@ class NextStart:
         return self._questions.is_requeued(self._place.job_id, self._place.restart_count)
 
     def outlook(self) -> JobOutlook | None:
-        """Return what the scheduler says about the end of this job, None if that is unknown.
+        """Return what the scheduler says about the end of this job, None if that is unknown; does not read the disk.
 
-        Reads the disk only where the job ends because its script was killed: srun has written there if that is so
-        because the script's node was set DOWN (24.11; that of 22.05 has a reason of its own).
+        Where the script was killed and an agent of another node has to ask, the script's node has lost both: it was set
+        DOWN (24.11; 22.05 says so by another reason). Its own agent would ask first, for the head is there.
         """
         outlook = self._questions.outlook(self._place.job_id)
-        if outlook is None or outlook.has_lost_node or not outlook.is_script_killed:
-            return outlook
-        failed = find_failed_nodes(last_lines(self._layout.script_output(self._place.job_id)))
-        return replace(outlook, has_lost_node=self._place.nodes[0] in failed)
+        if outlook is not None and outlook.is_script_killed and self._place.node_id:
+            return replace(outlook, has_lost_node=True)
+        return outlook
 
     def start_again(self, avoid: Sequence[str] | None = None, *, is_by_another_job: bool = False) -> str:
         """Have this job started again, or another one in its place; return the refusal, empty if there was none.
