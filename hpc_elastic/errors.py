@@ -94,16 +94,17 @@ class SchedulerError(HpcElasticError):
     """The scheduler refused, or does not answer. Exit code 4.
 
     `is_lasting`: the same question cannot be answered on this machine a moment later either. `is_silence`: no answer
-    came in time, so the scheduler may have done what it was asked for. `is_full`: there are as many jobs in the queue
-    as one may have there, so that it may do later what it refuses. `is_disabled`: this job is one that it never
-    requeues.
+    came in time, so the scheduler may have done what it was asked for. `is_passing`: it refuses only for now, as where
+    there are as many jobs in the queue as one may have there. `is_disabled`: this job is one that it never requeues.
+    `is_reservation_over`: the job asks for a reservation that is not there.
     """
 
     exit_code = ExitCode.SCHEDULER
     is_lasting = False
     is_silence = False
-    is_full = False
+    is_passing = False
     is_disabled = False
+    is_reservation_over = False
 
 
 class RunDirectoryError(HpcElasticError):

@@ -283,7 +283,7 @@ def _start_again(journal: Journal, reason: str, pauses_s: Sequence[float], *, av
         journal.next_start.note(reason, avoid)
     if said := ask_for_another_start(journal, say=_say, pauses_s=pauses_s):
         return f"{NOT_STARTED_AGAIN}: {said}"
-    print(f"hpc_elastic: {describe_reason(reason)}; the job is started again", flush=True)
+    print(f"hpc_elastic: {journal.next_start.describe(reason)}; the job is started again", flush=True)
     return ""
 
 
@@ -335,7 +335,7 @@ def _find_unstarted(layout: RunLayout, job_id: str, nodes: Sequence[str]) -> dic
 
 def _refused(plan: LaunchPlan, journal: Journal, evidence: Evidence, reason: str, refusal: str) -> Conclusion:
     """Write the result of a run whose job is not started again."""
-    cause = f"{describe_reason(reason)}; {refusal}"
+    cause = f"{journal.next_start.describe(reason)}; {refusal}"
     outcome = Outcome(state=RunState.FAILED, exit_code=ExitCode.NODE_LOST, reason=reason, cause=cause)
     return _write(plan, journal, evidence, outcome)
 

@@ -15,6 +15,7 @@ import traceback
 from collections.abc import Sequence
 
 from hpc_elastic.agent.job_end import see_to_job_end
+from hpc_elastic.agent.lost_script import follow_lost_script
 from hpc_elastic.agent.net.reach import Finding
 from hpc_elastic.agent.records.journal import Journal
 from hpc_elastic.agent.records.log_room import reserve_room
@@ -111,6 +112,7 @@ def _run(layout: RunLayout) -> int:
         _record_crash(layout, plan, allocation, journal, error)
         return int(ExitCode.NODE_LOST)
     see_to_job_end(leave, plan, allocation, journal, questions)
+    follow_lost_script(leave, allocation, journal)
     if leave.exit_code == ExitCode.RUN_DIRECTORY:
         raise RunDirectoryError(leave.cause)  # no result could be written: `status` looks for these words
     return leave.exit_code

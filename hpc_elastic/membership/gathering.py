@@ -266,6 +266,9 @@ class Gathering:
         if self.is_enough():
             return None
         least, missing = self._min_nodes, self.missing()
+        if (count := len(self._roster.expected)) < least:  # somebody has made it smaller while it waited
+            has = f"{count} node{'' if count == 1 else 's'} ({name_some(self._roster.expected)})"
+            return RendezvousTimeoutError(f"the job has {has}, and the run needs at least {least} (nodes.min)", ())
         counts = f"{self._roster.healthy} of at least {least} nodes joined within {self._join_timeout_s:g} s"
         if self._is_hopeless(now):
             can = "take part" if self._roster.unhealthy else "join"

@@ -20,6 +20,7 @@ from hpc_elastic.observe.explain_facts import (
 )
 from hpc_elastic.rundir.allocation_ends import NOT_STARTED_AGAIN
 from hpc_elastic.rundir.full_disk import describe_cure, tells_of_no_space
+from hpc_elastic.scheduler.slurm.words import find_tip
 
 # By the result's reason, beside what the class of a failure advises.
 _BY_REASON = {
@@ -123,6 +124,8 @@ _BY_START = (
 )
 # The cause where the job, or the agents' step in it, was cancelled.
 _BY_A_PERSON = re.compile(rf"{JOB_CANCELLED}|step \S+ of the job, in which the agents ran, was cancelled")
+# The cause where the job had fewer nodes from its start.
+_MADE_SMALLER = re.compile(r"the job has [0-9]+ nodes? \(.*\), and the run needs at least ")
 # The cause where srun had no answer about the launch of an agent.
 _LAUNCH_TIMED_OUT = re.compile(r"srun could not start the agents on .*Socket timed out")
 _WORDS = frozenset(member.value for member in FailureClass)
@@ -136,7 +139,7 @@ def meaning_of(facts: ExplainFacts, failure_class: str | None) -> str:
     if _ended_early(facts, failure_class):
         return "it ended before the ranks that still needed it"
     if _is_about_joins(facts, failure_class):
-        return "nodes that did not join"
+        return "a job of fewer nodes than the run needs" if _is_made_smaller(facts) else "nodes that did not join"
     if failure_class == FailureClass.OUT_OF_MEMORY.value and _ends_with(facts, "out_of_memory"):
         return "more memory than the job may have, for which the scheduler kills all of it"
     if failure_class == FailureClass.SIGNAL.value and (name := _signal(facts)) in _BY_SIGNAL:
@@ -149,7 +152,10 @@ def advice_of(facts: ExplainFacts, failure_class: str | None) -> Iterable[str]:
     is_end = facts.snapshot.is_over and attempt_after(facts.snapshot, facts.attempt) is None
     full = _tells_of_no_space(facts) if is_end else ""
     is_for_want_of_space = bool(full)
-    if is_end and not is_for_want_of_space and f"{NOT_STARTED_AGAIN}: " in (facts.snapshot.cause or ""):
+    _, is_refused, refusal = (facts.snapshot.cause or "").partition(f"{NOT_STARTED_AGAIN}: ")
+    if is_end and not is_for_want_of_space and is_refused:
+        if tip := find_tip(refusal):
+            yield tip
         yield "mend what Slurm refuses, and submit the job file again: the script goes on from its last checkpoint"
         return
     is_agents = is_for_want_of_space and failure_class == FailureClass.AGENT_LOST.value
@@ -162,6 +168,11 @@ def advice_of(facts: ExplainFacts, failure_class: str | None) -> Iterable[str]:
         return  # by a person, and nothing has to be found out
     elif is_end and NAMED_BY_BASH_ENV in (facts.snapshot.cause or ""):
         yield "have that file neither exit nor `exec` in scripts, or submit with `env -u BASH_ENV hpc-elastic submit`"
+    elif is_end and _is_made_smaller(facts):
+        yield (
+            "lower nodes.min, or submit the job file again: somebody has made the job smaller while it waited "
+            "(scontrol update NumNodes), or has submitted its script with another number (sbatch --nodes)"
+        )
     elif is_end and (advice := _BY_REASON.get(facts.snapshot.reason or "", "")):
         yield advice
 
@@ -177,13 +188,17 @@ def _is_about_joins(facts: ExplainFacts, failure_class: str | None) -> bool:
     return failure_class == FailureClass.RENDEZVOUS.value and facts.culprit is None
 
 
+def _is_made_smaller(facts: ExplainFacts) -> bool:
+    return _MADE_SMALLER.match(facts.snapshot.cause or "") is not None
+
+
 def _about_failure(facts: ExplainFacts, failure_class: str | None) -> str:
     if failure_class not in _WORDS or _ends_with(facts, "exit_timeout") or _is_about_joins(facts, failure_class):
         return ""
     if failure_class == FailureClass.NODE_LOST.value and _LAUNCH_TIMED_OUT.search(facts.snapshot.cause or ""):
         return (
             "ask the administrator about slurmd on the node, and how long its prolog takes: without PrologFlags=Alloc "
-            "it has MessageTimeout"
+            "it has MessageTimeout; a line of setup can wait for it: for i in 1 2 3 4 5 6; do srun true && break; done"
         )
     frame = frame_of(facts)
     if _ended_early(facts, failure_class):

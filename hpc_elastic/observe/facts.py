@@ -233,7 +233,7 @@ class FactReader:
         latest = attempts[-1]
         end = end_of_allocation(requests, latest.allocation)
         if end is not None:
-            return describe_reason(end)
+            return describe_reason(str(end.get("reason") or ""), str(end.get("reservation") or ""))
         if start and latest.allocation not in start:
             return describe_end(latest.allocation, None)
         noted = [note for note in self._notes.failures if note.allocation in start]
@@ -405,11 +405,11 @@ def _modified(path: str) -> float:
         return 0.0
 
 
-def end_of_allocation(requests: Iterable[Any], allocation: int) -> str | None:
-    """Return the reason for which a head has recorded that this allocation ends, after which the run goes on."""
+def end_of_allocation(requests: Iterable[Any], allocation: int) -> Mapping[str, Any] | None:
+    """Return the line with which a head has recorded that this allocation ends, after which the run goes on."""
     told = (line for line in requests if isinstance(line, dict) and line.get("kind") == "requeue")
-    reasons = [str(line.get("reason") or "") for line in told if line.get("allocation") == allocation]
-    return reasons[-1] if reasons else None
+    ends = [line for line in told if line.get("allocation") == allocation]
+    return ends[-1] if ends else None
 
 
 def _is_stop(line: Any) -> bool:

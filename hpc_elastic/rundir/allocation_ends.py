@@ -14,13 +14,20 @@ _WORDS = {
 }
 
 
-def describe_reason(reason: str) -> str:
-    """Return a sentence about the end of an allocation, for people; an unknown reason is returned as it is."""
+def describe_reason(reason: str, reservation: str | None = None) -> str:
+    """Return a sentence about the end of an allocation, for people; an unknown reason is returned as it is.
+
+    Args:
+        reason: a word of `RESULT_REASONS`.
+        reservation: the one whose end was the job's time limit; None or empty if it was its own.
+    """
+    if reason == "time_limit" and reservation:
+        return f"the job's reservation {reservation} ended"
     return _WORDS.get(reason, reason)
 
 
-def describe_end(allocation: int, reason: str | None) -> str:
+def describe_end(allocation: int, reason: str | None, reservation: str | None = None) -> str:
     """Return for people why an allocation ended after which the run goes on; None: nobody could say."""
     if reason is None:
         return f"allocation {allocation} ended without a word, killed perhaps"
-    return f"allocation {allocation} ended because {describe_reason(reason)}"
+    return f"allocation {allocation} ended because {describe_reason(reason, reservation)}"

@@ -32,10 +32,11 @@ class Request:
     on the node `by` that has claimed this `allocation`: agents of an earlier allocation that are still alive have to
     leave. `left` comes from a head: no worker of its allocation is left. `requeue` comes from a head: its allocation
     has ended for this `reason`, a word of `RESULT_REASONS`, and the job is to be started again, without `nodes` if the
-    scheduler can do that; `charged` is what that head had charged and no claim has. `failed` comes from a head whose
-    agent failed itself. A `chain` says that the job `id` waits for the end of this `allocation` to take its place. A
-    `stacks` comes from a person: every agent writes the stacks of its workers, and an event with this `id`. So does a
-    `save`: the training state in memory is written within `seconds_left`, and the head writes the event.
+    scheduler can do that; `charged` is what that head had charged and no claim has; `reservation` is the one whose end
+    was the job's time limit. `failed` comes from a head whose agent failed itself. A `chain` says that the job `id`
+    waits for the end of this `allocation` to take its place. A `stacks` comes from a person: every agent writes the
+    stacks of its workers, and an event with this `id`. So does a `save`: the training state in memory is written within
+    `seconds_left`, and the head writes the event.
 
     A `notice` comes from a person or from the script: the workers are told that they will be stopped in about
     `seconds_left`, and go on. A `restart` asks for the next attempt; a `drain` asks for it without the node `node`.
@@ -58,6 +59,7 @@ class Request:
     seconds_left: float | None = None
     requeue: bool = False
     charged: Charged | None = None
+    reservation: str | None = None
 
 
 NoticeReason = Literal["time_limit", "preemption", "operator"]

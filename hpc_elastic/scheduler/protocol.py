@@ -53,6 +53,7 @@ class JobOutlook:
     `seconds_left`: until the scheduler ends the job, infinite where there is no limit, None if that is unknown.
     `is_preempted`: the scheduler has begun to take the job's nodes for another one. `is_out_of_time`: its time limit
     has ended it. `has_lost_node`: it ends all of the job because a node failed, as of one that is not to survive that.
+    `is_script_killed`: it ends because the job's script got a SIGKILL.
     `restarts`: how often the scheduler has started it again, a start that is to come included.
     `reservation`: the one in which it runs, empty if in none. `ends_with_reservation`: `seconds_left` is until its end.
     `starts`: when a waiting job is expected to start, by the scheduler's clock, None if there is no estimate.
@@ -64,6 +65,7 @@ class JobOutlook:
     is_preempted: bool = False
     is_out_of_time: bool = False
     has_lost_node: bool = False
+    is_script_killed: bool = False
     reservation: str = ""
     ends_with_reservation: bool = False
     starts: datetime | None = None
@@ -158,8 +160,8 @@ class NodeQuestions(Protocol):
     def submit_after(self, job_id: str, without: Exclusion) -> tuple[str, str]:
         """Submit a script that starts when a job is over; return the new job's id, or empty and the refusal."""
 
-    def may_have_room_later(self) -> bool:
-        """Return whether a job was refused only because there are as many in the queue as one may have there."""
+    def may_be_accepted_later(self) -> bool:
+        """Return whether a job was refused only for now, as where its partition is drained or the queue is full."""
 
     def may_answer_later(self) -> bool:
         """Return whether what was not answered may be answered a moment later."""
@@ -238,5 +240,5 @@ class FromNodeModule(Protocol):
     def exclude(self, job_id: str, nodes: Collection[str]) -> None:
         """Keep a pending job from these nodes, and from no others."""
 
-    def submit_after(self, job_id: str, script: str, *, timeout_s: float) -> str:
-        """Submit a script that starts when a job is over; return the new job's id."""
+    def submit_after(self, job_id: str, script: str, *, timeout_s: float, is_reserved: bool = True) -> str:
+        """Submit a script that starts when a job is over, without its reservation if so; return the new job's id."""

@@ -36,7 +36,7 @@ class JobQuestions:
         self._submits_within_s = submits_within_s
         self._unknown: set[str] = set()
         self._is_lasting = False
-        self._is_full = False
+        self._is_passing = False
         self._is_disabled = False
 
     def is_over(self, job_id: str) -> bool | None:
@@ -97,21 +97,31 @@ class JobQuestions:
         """Submit a script that starts when a job is over; return the new job's id, or empty and the refusal.
 
         That nodes cannot be avoided is reported, and is no refusal. Silence is none either: the job may have been
-        accepted, and a second one that waits for the same job does no harm, since the first refuses it.
+        accepted, and a second one that waits for the same job does no harm, since the first refuses it. Nor is it one
+        that the reservation of the script is over: the job is submitted without it.
         """
-        ending = self._find_ending_reservation(job_id)
+        ending, is_reserved = self._find_ending_reservation(job_id), True
         for number in range(1, SUBMIT_TRIES + 1):
             try:
                 scheduler = from_node(job_id)
-                chained = scheduler.submit_after(job_id, without.script, timeout_s=self._submits_within_s)
+                chained = scheduler.submit_after(
+                    job_id, without.script, timeout_s=self._submits_within_s, is_reserved=is_reserved
+                )
             except HpcElasticError as error:
                 self._look_at(error)
                 is_silence = isinstance(error, SchedulerError) and error.is_silence
-                if is_silence and number < SUBMIT_TRIES:
+                is_over = is_reserved and isinstance(error, SchedulerError) and error.is_reservation_over
+                if number == SUBMIT_TRIES or not (is_silence or is_over):
+                    return "", error.message
+                is_reserved = is_reserved and not is_over
+                if is_silence:
                     self._complain(f"{error.message}; it is asked once more for a job after {job_id}")
-                    continue
-                return "", error.message
-            self._leave_reservation(chained, ending)
+                continue
+            if is_reserved:
+                self._leave_reservation(chained, ending)
+            else:
+                over = "without the reservation that the job asks for, which is over"
+                self._complain(f"the next start, job {chained}, is {over}")
             self._keep_from(chained, without)
             return chained, ""
         raise AssertionError("unreachable: the last try returns")
@@ -179,13 +189,13 @@ class JobQuestions:
         """Return whether what was not answered may be answered later; not if the scheduler's programs are not here."""
         return not self._is_lasting
 
-    def may_have_room_later(self) -> bool:
-        """Return whether a job was refused only because there are as many in the queue as one may have there."""
-        return self._is_full
+    def may_be_accepted_later(self) -> bool:
+        """Return whether a job was refused only for now, as where its partition is drained or the queue is full."""
+        return self._is_passing
 
     def _look_at(self, error: HpcElasticError) -> None:
         self._is_lasting = isinstance(error, SchedulerError) and error.is_lasting
-        self._is_full = isinstance(error, SchedulerError) and error.is_full
+        self._is_passing = isinstance(error, SchedulerError) and error.is_passing
         self._is_disabled = isinstance(error, SchedulerError) and error.is_disabled
 
     def can_end_job(self, job_id: str) -> bool:

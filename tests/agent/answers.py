@@ -26,7 +26,7 @@ class Answers:
         self.started_again: list[str] = []
         self.without: list[Exclusion] = []
         self.refusal = ""
-        self.is_full = False  # why it is refused
+        self.is_passing = False  # the refusal
         self.is_disabled = False  # it is never requeued; another job may follow it
 
     def is_over(self, job_id: str) -> bool | None:
@@ -54,8 +54,8 @@ class Answers:
     def forbids_requeue(self) -> bool:
         return self.is_disabled
 
-    def may_have_room_later(self) -> bool:
-        return self.is_full
+    def may_be_accepted_later(self) -> bool:
+        return self.is_passing
 
     def may_answer_later(self) -> bool:
         return True

@@ -642,17 +642,17 @@ def test_a_refusal_of_another_job_is_told_if_slurm_never_requeues_this_one(start
     assert read_json(start.layout.result)["exit_code"] == 7
 
 
-class Full(Answers):
-    """A scheduler whose queue is full for the first tries: the user has as many jobs there as one may have."""
+class RefusesForNow(Answers):
+    """A scheduler that takes no other job for the first tries, as where a partition is drained."""
 
     def __init__(self, tries: int, seconds_left: float | None) -> None:
         super().__init__()
         self.tries = tries
-        self.is_full = True
+        self.is_passing = True
         self.end = JobOutlook(state=JobState.RUNNING, restarts=0, seconds_left=seconds_left)
 
     def submit_after(self, job_id: str, without: Exclusion) -> tuple[str, str]:
-        self.refusal = "QOSMaxSubmitJobPerUserLimit" if len(self.started_again) < self.tries else ""
+        self.refusal = "Required partition not available" if len(self.started_again) < self.tries else ""
         return super().submit_after(job_id, without)
 
 
@@ -660,18 +660,24 @@ class Full(Answers):
     ("seconds_left", "tries", "is_started_again"),
     [(60.0, 3, True), (float("inf"), 3, True), (15.0, 1, False), (None, 1, False)],
 )
-def test_a_chained_job_waits_for_room_in_the_queue_while_this_one_has_the_time(
-    seconds_left: float | None, tries: int, is_started_again: bool, start: Start
+def test_a_chained_job_that_is_refused_for_now_is_asked_for_again_while_this_one_has_the_time(
+    seconds_left: float | None,
+    tries: int,
+    is_started_again: bool,
+    start: Start,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     start.plan = replace(start.plan, requeue=replace(start.plan.requeue, by="chain"))
     Path(start.layout.plan).write_text(dump_plan(start.plan))
     start.claim()
     start.ask_requeue("time_limit")
-    answers = Full(2, seconds_left)
+    answers = RefusesForNow(2, seconds_left)
     assert conclude(start.layout, 75, 0, answers, pauses_s=(0.0,) * 3).is_started_again is is_started_again
     assert len(answers.started_again) == tries
+    told = "Slurm refuses the next job for now; asking again while this one has the time: Required partition"
+    assert capsys.readouterr().err.count(told) == is_started_again
     if not is_started_again:
-        assert "QOSMaxSubmitJobPerUserLimit" in read_json(start.layout.result)["cause"]
+        assert "Required partition not available" in read_json(start.layout.result)["cause"]
 
 
 @pytest.mark.parametrize(("reason", "words"), [("preempted", "for another job"), (None, "without a word")])

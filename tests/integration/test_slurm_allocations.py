@@ -129,6 +129,28 @@ def test_a_second_job_of_a_run_that_is_alive_is_refused(slurm_door: Door, slurm:
     assert_over(run, "SUCCEEDED", 0)
 
 
+@pytest.mark.mirrored
+def test_a_waiting_job_that_is_made_smaller_than_nodes_min_trains_with_no_fewer_and_says_why(
+    slurm_door: Door, slurm: Cluster
+) -> None:
+    write_job(slurm_door, COUNTS, nodes="{min: 2, max: 3}", more="sbatch: {hold: true}")
+    waiting = slurm_door.start("submit", "job.yaml", "--wait")
+    wait_until(lambda: slurm.job_ids(), "it waits")
+    (job_id,) = slurm.job_ids()
+    slurm.run("scontrol", "update", f"JobId={job_id}", "NumNodes=1")
+    slurm.run("scontrol", "release", job_id)
+    cause = "the job has 1 node (node1), and the run needs at least 2 (nodes.min)"
+    output, errors = waiting.communicate(timeout=60)
+    assert waiting.returncode == 6, output + errors
+    assert cause in output + errors
+    run = only_run(slurm_door, job_id)
+    result = assert_over(run, "FAILED", 6)
+    assert (result["reason"], result["cause"], run.attempts()) == ("nodes_missing", cause, [])
+    assert cause in script_output(run)
+    told = slurm_door.run("explain", job_id).stdout
+    assert "scontrol update NumNodes" in " ".join(told.split()), told
+
+
 def test_a_run_that_is_over_refuses_to_start_again(slurm_door: Door, slurm: Cluster) -> None:
     write_job(slurm_door, "", nodes="1", workers="1")
     run = slurm_door.submit("job.yaml", wait=True)

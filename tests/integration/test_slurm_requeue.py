@@ -421,14 +421,39 @@ def test_a_run_is_stopped_in_time_before_its_reservation_ends_and_goes_on_withou
     slurm.run("scontrol", "create", "reservation", *options)
     run = slurm_door.submit("job.yaml")
     wait_for_ranks(run, 2)
+    wait_until(lambda: requeues_of(run), "it is stopped before the reservation ends", within_s=90, otherwise=run.story)
+    shown = slurm_door.run("status", run.job_id).stdout
+    assert "the job's reservation course ended" in " ".join(shown.split()), shown
     wait_for_ranks(run, 2, attempt=2)
     slurm_door.write("finish", "")
     assert_over(run, "SUCCEEDED", 0)
     assert [reason for _, reason in requeues_of(run)] == ["time_limit"]
     output = script_output(run)
     assert "notice: the workers will be stopped in about" in output
-    assert "CANCELLED" not in output.partition("the job's time limit was reached")[0], output
+    assert "CANCELLED" not in output.partition("the job's reservation course ended")[0], output
     assert f"the next start, job {run.job_id}, is without the reservation course" in output, output
+
+
+@pytest.mark.variant(of="test_a_chained_job_goes_on_where_the_site_forbids_requeues")
+@pytest.mark.mirrored
+def test_a_chained_job_goes_on_though_the_reservation_of_its_script_is_over(slurm_door: Door, slurm: Cluster) -> None:
+    """Its second start has left the reservation in time; the third would ask for it again."""
+    options = ("ReservationName=course", "StartTime=now", "Duration=2", "Users=root", "Nodes=node[1-2]")
+    write_chaining(slurm_door, TRAINS_ON, "sbatch: {reservation: course}")
+    slurm.run("scontrol", "create", "reservation", *options)
+    run = slurm_door.submit("job.yaml")
+    wait_for_ranks(run, 2)
+    slurm_door.run("stop", "--requeue", "--lead", "1s", run.job_id)
+    wait_for_ranks(run, 2, attempt=2)
+    slurm.run("scontrol", "delete", "ReservationName=course")
+    second = run.read(run.layout.allocation(2))["job_id"]
+    slurm_door.run("stop", "--requeue", "--lead", "1s", second)
+    wait_for_ranks(run, 2, attempt=3)
+    slurm_door.write("finish", "")
+    assert_over(run, "SUCCEEDED", 0)
+    third = run.read(run.layout.allocation(3))["job_id"]
+    told = f"the next start, job {third}, is without the reservation that the job asks for, which is over"
+    assert told in script_output(run, second)
 
 
 @pytest.mark.every_slurm
@@ -461,6 +486,53 @@ if [[ "$*" == *--dependency* && "$*" != *--test-only* ]] && mkdir {folder}/lost 
 fi
 exec {sbatch} "$@"
 """
+
+
+@pytest.mark.variant(of="test_a_chained_job_goes_on_where_the_site_forbids_requeues")
+@pytest.mark.mirrored
+@pytest.mark.parametrize("state", ["DRAIN", "INACTIVE"])
+def test_a_chained_job_that_is_refused_for_now_is_asked_for_again(state: str, slurm_door: Door, slurm: Cluster) -> None:
+    write_chaining(slurm_door, TRAINS_ON)
+    run = slurm_door.submit("job.yaml")
+    wait_for_ranks(run, 2)
+    with changed_partition(slurm, State=state):
+        slurm_door.start("stop", "--requeue", "--lead", "1s", run.job_id)
+        refused = "Slurm refuses the next job for now; asking again while this one has the time: sbatch refused the job"
+        wait_until(lambda: refused in script_output(run), "it says that it asks again", otherwise=run.story)
+        assert not run.is_over()
+    wait_for_ranks(run, 2, attempt=2)
+    slurm_door.write("finish", "")
+    assert_over(run, "SUCCEEDED", 0)
+    assert script_output(run).count("asking again") == 1
+
+
+@pytest.mark.variant(of="test_a_chained_job_goes_on_where_the_site_forbids_requeues")
+@pytest.mark.mirrored
+def test_a_chained_job_that_is_refused_for_good_ends_the_run_at_once_with_slurms_words(
+    slurm_door: Door, slurm: Cluster
+) -> None:
+    write_chaining(slurm_door, TRAINS_ON)
+    run = slurm_door.submit("job.yaml")
+    wait_for_ranks(run, 2)
+    with changed_partition(slurm, MaxTime="5"):
+        slurm_door.start("stop", "--requeue", "--lead", "1s", run.job_id)
+        result = assert_over(run, "FAILED", 7)
+    assert "sbatch refused the job" in result["cause"], result
+    assert "Requested time limit is invalid" in result["cause"], result
+    assert "asking again" not in script_output(run)
+    told = " ".join(slurm_door.run("explain", run.job_id).stdout.split())
+    assert "`sinfo --format='%P %l'` lists the limits; ask for less `time`, or another partition" in told, told
+
+
+@contextlib.contextmanager
+def changed_partition(slurm: Cluster, **changes: str) -> Iterator[None]:
+    """Have an administrator change the partition, until the block is over."""
+    update = ("scontrol", "update", "PartitionName=batch")
+    slurm.run(*update, *(f"{key}={value}" for key, value in changes.items()))
+    try:
+        yield
+    finally:
+        slurm.run(*update, "State=UP", "MaxTime=INFINITE")
 
 
 @pytest.mark.variant(of="test_a_chained_job_goes_on_where_the_site_forbids_requeues")

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.integration.conftest import Door
-from tests.integration.slurm_jobs import assert_over, only_run, script_output, wait_for_ranks, write_job
+from tests.integration.slurm_jobs import agent_outputs, assert_over, only_run, script_output, wait_for_ranks, write_job
 from tests.integration.test_slurm_requeue import TRAINS_ON
 from tests.slurm_sandbox.cluster import Cluster, wait_until
 from tests.slurm_sandbox.versions import why_impossible
@@ -148,7 +148,7 @@ def test_a_node_that_an_administrator_sets_down_is_told_as_taken_from_the_job(sl
 @pytest.mark.mirrored
 def test_a_script_whose_node_an_administrator_sets_down_is_no_cancelled_one(slurm_door: Door, slurm: Cluster) -> None:
     """Slurm 22.05 and 24.11 kill the script, and the job ends with it; 26.05 lets the others go on."""
-    write_job(slurm_door, TRAINS_ON, nodes="{min: 1, max: 2}", workers="1", more=ON_LOSS)
+    write_job(slurm_door, TRAINS_ON, nodes="{min: 1, max: 2}", workers="1")
     run = slurm_door.submit("job.yaml")
     wait_for_ranks(run, 2)
     slurm.run("scontrol", "update", f"NodeName={slurm.job(run.job_id)['BatchHost']}", "State=DOWN", "Reason=fan")
@@ -161,6 +161,28 @@ def test_a_script_whose_node_an_administrator_sets_down_is_no_cancelled_one(slur
     ends = [("FAILED", "node_lost"), ("SUCCEEDED", "succeeded")]
     wait_until(lambda: run.is_over() or result() in ends, "it is over", within_s=120, otherwise=run.story)
     assert result() in ends[slurm.version == "26.05" :], run.story()
+
+
+@pytest.mark.every_slurm
+def test_a_run_whose_scripts_node_is_set_down_goes_on_in_another_job(slurm_door: Door, slurm: Cluster) -> None:
+    """Where Slurm ends the job with its script (22.05 and 24.11); 26.05 lets the others go on in this one."""
+    write_job(slurm_door, TRAINS_ON, nodes="{min: 1, max: 2}", workers="1", more=ON_LOSS)
+    waiting = slurm_door.start("submit", "job.yaml", "--wait")
+    wait_until(slurm.job_ids, "the job is in the queue")
+    (job_id,) = slurm.job_ids()
+    run = only_run(slurm_door, job_id)
+    wait_for_ranks(run, 2)
+    host = slurm.job(job_id)["BatchHost"]
+    slurm.run("scontrol", "update", f"NodeName={host}", "State=DOWN", "Reason=fan")
+    wait_for_ranks(run, 1, attempt=2)
+    slurm_door.write("finish", "")
+    output, errors = waiting.communicate(timeout=120)
+    assert waiting.returncode == 0, output + errors + run.story()
+    assert host not in run.result()["nodes"]
+    if slurm.version != "26.05":
+        first, second = (run.read(run.layout.allocation(number)) for number in (1, 2))
+        assert first["job_id"] == job_id != second["job_id"]
+        assert f"{host}, the node of the batch script, was set DOWN" in agent_outputs(run)
 
 
 @pytest.mark.mirrored

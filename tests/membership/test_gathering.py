@@ -162,6 +162,16 @@ def test_the_run_ends_at_once_if_too_many_gave_up() -> None:
     assert result.cause == "at most 1 of at least 2 nodes can join; missing: node1 cannot route: x"
 
 
+@pytest.mark.parametrize(("nodes", "had"), [(1, "1 node (node0)"), (2, "2 nodes (node0, node1)")])
+def test_a_job_of_fewer_nodes_than_the_run_needs_ends_at_once_and_is_what_the_cause_names(nodes: int, had: str) -> None:
+    script = HeadScript(nodes, min_nodes=3)
+    actions = script.join(*range(nodes))
+    result = the_result(actions)
+    assert (result.reason, result.exit_code) == ("nodes_missing", ExitCode.NODES_MISSING)
+    assert result.cause == f"the job has {had}, and the run needs at least 3 (nodes.min)"
+    assert not script.head.at_fault.are_why_too_few  # another start of the same job would have as few
+
+
 def test_a_node_without_an_agent_is_named_once_with_its_reason_and_not_waited_for() -> None:
     script = HeadScript(3, min_nodes=2)
     script.join(0, 2)

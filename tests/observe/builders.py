@@ -262,9 +262,11 @@ class RunBuilder:
         )
         store.append_line(self.layout.events(head), to_json(event))
 
-    def end_allocation(self, allocation: int, reason: str) -> RunBuilder:
+    def end_allocation(self, allocation: int, reason: str, *, reservation: str | None = None) -> RunBuilder:
         """Write a head's line that an allocation has ended, after which the job is started again."""
-        request = Request(kind="requeue", by="node1", time=TIME, allocation=allocation, reason=reason)
+        request = Request(
+            kind="requeue", by="node1", time=TIME, allocation=allocation, reason=reason, reservation=reservation
+        )
         store.append_line(self.layout.requests, to_json(request))
         return self
 

@@ -232,6 +232,15 @@ def test_a_job_on_whose_nodes_a_prolog_runs_is_told_so(tmp_path: Path) -> None:
     assert found.cause == "the run has not started: a prolog of the cluster runs on the job's nodes"
 
 
+def test_a_prolog_that_takes_longer_than_a_launch_can_be_waited_for(tmp_path: Path) -> None:
+    """Tried on 22.05, 24.11 and 26.05: the prolog runs on when srun has given up, and once for each job."""
+    cause = "srun could not start the agents on node2 (Socket timed out on send/recv operation)"
+    run = RunBuilder(tmp_path / "run").submit().start_script().allocate()
+    run.end(RunState.FAILED, exit_code=7, reason="node_lost", cause=cause)
+    found = explain(read_explain_facts(run.layout, take_tolerant_snapshot(run.layout)), 0.0)
+    assert "do srun true && break; done" in found.advice[0]
+
+
 def test_nodes_that_did_not_join_are_no_process_group(tmp_path: Path) -> None:
     root_cause = RootCause(attempt=1, failure_class="rendezvous", line="1 of 2 nodes joined", nodes=("node2",))
     run = start(tmp_path / "run")
@@ -239,6 +248,16 @@ def test_nodes_that_did_not_join_are_no_process_group(tmp_path: Path) -> None:
     found = explain(read_explain_facts(run.layout, take_tolerant_snapshot(run.layout)), 0.0)
     assert (found.failure_class, found.meaning) == ("rendezvous", "nodes that did not join")
     assert [line.partition(";")[0] for line in found.advice] == ["read why each node did not join"]
+
+
+def test_a_job_that_was_made_smaller_than_the_run_needs_is_to_be_left_as_large(tmp_path: Path) -> None:
+    cause = "the job has 1 node (node1), and the run needs at least 2 (nodes.min)"
+    root_cause = RootCause(attempt=1, failure_class="rendezvous", line=cause)
+    run = start(tmp_path / "run")
+    run.end(RunState.FAILED, exit_code=6, reason="nodes_missing", cause=cause, root_cause=root_cause)
+    found = explain(read_explain_facts(run.layout, take_tolerant_snapshot(run.layout)), 0.0)
+    assert (found.failure_class, found.meaning) == ("rendezvous", "a job of fewer nodes than the run needs")
+    assert [line.partition(":")[0] for line in found.advice] == ["lower nodes.min, or submit the job file again"]
 
 
 def test_a_job_that_the_scheduler_killed_for_its_memory_is_not_the_kernels_work(tmp_path: Path) -> None:
@@ -263,7 +282,8 @@ def test_a_run_whose_next_start_slurm_refuses_is_to_be_submitted_again(tmp_path:
     refusal = "sbatch refused the job: QOSMaxSubmitJobPerUserLimit"
     cause = f"the job's time limit was reached; Slurm does not start the job again: {refusal}"
     run = start(tmp_path / "run").end(RunState.FAILED, exit_code=7, reason="time_limit", cause=cause)
-    (advice,) = explain(read_explain_facts(run.layout, take_tolerant_snapshot(run.layout)), 0.0).advice
+    tip, advice = explain(read_explain_facts(run.layout, take_tolerant_snapshot(run.layout)), 0.0).advice
+    assert tip.startswith("as many jobs in the queue as your account or QOS allows")
     assert advice.startswith("mend what Slurm refuses, and submit the job file again")
 
 

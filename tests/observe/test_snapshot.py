@@ -401,6 +401,12 @@ def test_status_of_a_run_that_is_over_has_nothing_between_attempts(tmp_path: Pat
     assert take_snapshot(run.end().layout, None).between is None
 
 
+def test_status_names_the_reservation_whose_end_was_the_time_limit(tmp_path: Path) -> None:
+    run = RunBuilder(tmp_path / "run").submit().allocate().open_attempt(1)
+    run.end_allocation(1, "time_limit", reservation="course")
+    assert take_snapshot(run.layout, None).between == "the job's reservation course ended"
+
+
 def test_status_says_why_the_allocation_has_ended_until_the_next_one_opens_an_attempt(tmp_path: Path) -> None:
     run = RunBuilder(tmp_path / "run").submit().allocate().open_attempt(1).end_allocation(1, "time_limit")
     assert take_snapshot(run.layout, None).between == "the job's time limit was reached"

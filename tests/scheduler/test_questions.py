@@ -20,6 +20,8 @@ case "$(basename "$0") $*" in
     "sbatch --test-only"*) [[ " $(cat spare) " == *" ${2#--exclude=} "* ]] || {
         echo "allocation failure: Requested node configuration is not available" >&2; exit 1; } ;;
     sbatch*) [ ! -s silent ] || { sed -i 1d silent; exec sleep 60; }
+        [ ! -e unreserved ] || [[ "$*" == *" --reservation= "* ]] || {
+            echo "sbatch: error: Batch job submission failed: Requested reservation is invalid" >&2; exit 1; }
         echo 43 ;;
     scontrol\\ requeue*) [ ! -e disabled ] || { cat disabled >&2; exit 1; } ;;
     scontrol\\ --oneliner\\ show\\ reservation*) echo "EndTime=2026-11-23T07:22:00 Flags=SPEC_NODES" ;;
@@ -44,6 +46,9 @@ class FakeSlurm:
 
     def can_spare(self, *lists: str) -> None:
         (self._folder / "spare").write_text(" ".join(lists))
+
+    def has_no_reservation(self) -> None:
+        (self._folder / "unreserved").touch()
 
     def refuses_to_update(self) -> None:
         (self._folder / "refuses").touch()
@@ -170,6 +175,16 @@ def test_the_job_starts_again_although_slurm_does_not_let_it_leave_its_reservati
     said: list[str] = []
     assert JobQuestions(said.append).start_again("42", without()) == ""
     assert said == ["scontrol could not take job 42 out of its reservation: Access denied for job 42"]
+
+
+def test_a_chained_job_is_submitted_without_a_reservation_that_is_over(slurm: FakeSlurm) -> None:
+    """The script still asks for it, also where the job that ends had to do without it already."""
+    slurm.has_no_reservation()
+    said: list[str] = []
+    assert JobQuestions(said.append).submit_after("42", without()) == ("43", "")
+    submissions = [line for line in slurm.asked() if line.startswith("sbatch ")]
+    assert submissions[-1] == "sbatch --parsable --dependency=afterany:42 --reservation= /tmp/job.sh"
+    assert said == ["the next start, job 43, is without the reservation that the job asks for, which is over"]
 
 
 def test_a_chained_job_is_kept_from_what_the_user_and_the_run_exclude(slurm: FakeSlurm) -> None:

@@ -132,7 +132,7 @@ class Questions:
     def forbids_requeue(self) -> bool:
         return False
 
-    def may_have_room_later(self) -> bool:
+    def may_be_accepted_later(self) -> bool:
         return False
 
     def may_answer_later(self) -> bool:

@@ -25,7 +25,6 @@ from hpc_elastic.membership.rounds import HeadSettings
 from hpc_elastic.membership.succession import Succession
 from hpc_elastic.membership.timing import AGENT, Profile
 from hpc_elastic.plan.launch_plan import LaunchPlan
-from hpc_elastic.plan.roles import place_roles
 from hpc_elastic.rundir.records import AttemptClaim, Request
 from hpc_elastic.rundir.state_records import KeptState
 from hpc_elastic.scheduler.allocation import Allocation
@@ -169,13 +168,12 @@ class HeadStart:
 
     def _settings(self, own: Join, past: Past, *, is_first: bool) -> HeadSettings:
         plan, place = self._plan, self._place
-        placed = place_roles(plan.roles, len(place.nodes))
         return HeadSettings(
             run=plan.run,
             node=place.node,
             allocation=self._journal.allocation,
             expected=place.nodes,
-            min_nodes=min(plan.nodes.min, len(place.nodes)),
+            min_nodes=plan.nodes.min,  # a job of fewer nodes was made smaller: the head ends the run
             max_nodes=plan.nodes.max,
             join_timeout_s=plan.elastic.join_timeout_s,
             lease_s=plan.elastic.lease_s,
@@ -184,7 +182,7 @@ class HeadStart:
             succeeds_after_exit_timeout=plan.elastic.after_exit_timeout == "succeed",
             restarts={role.name: role.restart for role in plan.roles},
             versions=own.versions,
-            role_nodes={role.name: min(role.nodes.min, placed.count(role)) for role in plan.roles},
+            role_nodes={role.name: role.nodes.min for role in plan.roles},
             role_max_nodes={role.name: role.nodes.max for role in plan.roles},
             rejoin=plan.elastic.rejoin,
             flush_after=plan.state.flush,

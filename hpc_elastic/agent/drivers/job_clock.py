@@ -58,7 +58,7 @@ class TimeLeft:
         self.can_ask = not place.is_local
         self.at: float | None = None  # monotonic; never, if there is no limit
         self.is_preempted = False
-        self.ends_with_reservation = False
+        self.reservation = ""  # the one with which the job ends; empty if it does not end with one
         self.may_end_before = place.is_reserved  # the time left that the script was told is not that of a reservation
         left = _parse(place.time_left)
         if left is not None:
@@ -70,7 +70,7 @@ class TimeLeft:
         if outlook is not None and outlook.state is JobState.RUNNING and outlook.seconds_left is not None:
             self.at = now + outlook.seconds_left
             self.is_preempted = outlook.is_preempted
-            self.ends_with_reservation = outlook.ends_with_reservation
+            self.reservation = outlook.reservation if outlook.ends_with_reservation else ""
         elif self.at is None:
             self.at = self._fallback
 
@@ -95,7 +95,7 @@ class JobClock:
         do: calls the machine with the time, and carries out the actions that it returns.
         journal: asks the scheduler.
         say: logs a line for people.
-        stopping: is called with the reason when the clock stops the run.
+        stopping: is called when the clock stops the run: the reason, and the reservation that ends, empty for none.
         times: how often it asks.
     """
 
@@ -107,7 +107,7 @@ class JobClock:
         do: Callable[[Callable[[float], list[Action]]], None],
         journal: Journal,
         say: Callable[[str, Level], None],
-        stopping: Callable[[str], None],
+        stopping: Callable[[str, str], None],
         times: ClockTimes | None = None,
     ) -> None:
         self._end = end
@@ -194,10 +194,10 @@ class JobClock:
         left = max(0.0, self._end.left(self._loop.time()))
         if self._end.is_preempted:
             trigger, why = Trigger.PREEMPTED, f"Slurm takes the job's nodes for another job in {left:.0f} s"
-        elif self._end.ends_with_reservation:
-            trigger, why = Trigger.TIME_LIMIT, f"the job's reservation ends in {left:.0f} s"
+        elif self._end.reservation:
+            trigger, why = Trigger.TIME_LIMIT, f"the job's reservation {self._end.reservation} ends in {left:.0f} s"
         else:
             trigger, why = Trigger.TIME_LIMIT, f"the job's time limit is reached in {left:.0f} s"
         if self._head.phase not in (HeadPhase.CLOSING, HeadPhase.OVER):
-            self._stopping(trigger.value)
+            self._stopping(trigger.value, "" if self._end.is_preempted else self._end.reservation)
         self._do(lambda now: self._head.job_ends(trigger, why, now))

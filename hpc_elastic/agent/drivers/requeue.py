@@ -86,6 +86,7 @@ class AllocationEnd:
         self._loop = asyncio.get_running_loop()
         self._seen: str | None = None  # the reason that was found when the TERM arrived
         self._has_said = False
+        self._reservation = ""  # the one whose end is the job's time limit
         self._ends_at: float | None = None  # monotonic: when the scheduler ends the job, by its latest answer
         self._terminated_at: float | None = None
         self._is_started_again = False  # by the scheduler, without a request
@@ -100,14 +101,15 @@ class AllocationEnd:
         if not self._has_said:
             self._say_stopping(found)
 
-    def stopping(self, reason: str) -> None:
-        """Records that this agent's own clock stops the run.
+    def stopping(self, reason: str, reservation: str = "") -> None:
+        """Records that this agent's own clock stops the run, at the end of a reservation if one is named.
 
         Where a TERM has come before, the scheduler says what that means, and a job that a person has cancelled just
         before its time is over is not started again.
         """
         if self._terminated_at is not None:
             return
+        self._reservation = reservation
         self._say_stopping(reason)
 
     def flushes_within_s(self) -> float | None:
@@ -149,7 +151,7 @@ class AllocationEnd:
                 state=RunState.CANCELLED,
                 exit_code=int(ExitCode.STOPPED),
                 reason=Trigger.STOP_REQUESTED.value,
-                cause=f"cancelled while the run was stopped because {describe_reason(reason or '')}",
+                cause=f"cancelled while the run was stopped because {self._describe(reason or '')}",
             )
         return result if reason not in CAUSES else await self._requeue(result, str(reason))
 
@@ -205,7 +207,7 @@ class AllocationEnd:
         refusal = await self._disk.call(lambda: self._journal.next_start.find_refusal(reason))
         if refusal and self._journal.is_requeue_wanted and reason != ASKED_AGAIN:  # by a person, who was told so
             return await self._requeue(result, ASKED_AGAIN)
-        words = describe_reason(reason)
+        words = self._describe(reason)
         if refusal and reason == NODE_LOST:
             return result
         if refusal:
@@ -215,14 +217,18 @@ class AllocationEnd:
             return replace(result, state=RunState.FAILED, exit_code=code, reason=reason, cause=cause, root_cause=why)
         if await self._disk.call(lambda: self._journal.goes_on_elsewhere(result.attempts)) is not None:
             return result  # whose writer finds the same, and steps down
-        avoid, charged = self._avoid(), self._charged()
-        await self._disk.call(lambda: self._journal.next_start.note(reason, avoid, charged=charged))
+        avoid, charged, reservation = self._avoid(), self._charged(), self._reservation
+        note = self._journal.next_start.note
+        await self._disk.call(lambda: note(reason, avoid, charged=charged, reservation=reservation))
         cause = result.cause if reason in (NODE_LOST, ASKED_AGAIN) else words
         return ExitCode.REQUEUE, f"{cause}; the job is started again, and the run goes on then"
 
+    def _describe(self, reason: str) -> str:
+        return describe_reason(reason, self._reservation)
+
     def _say_stopping(self, reason: str | None) -> None:
         self._has_said = True
-        words = {None: "unknown", TERMINATED: "a TERM from outside"}.get(reason) or describe_reason(str(reason))
+        words = {None: "unknown", TERMINATED: "a TERM from outside"}.get(reason) or self._describe(str(reason))
         text = f"stopping: {words}"
         metadata = {"reason": reason or "unknown"}
         self._note(Note(name="run.stopping", message=text, attempt=self._attempt(), metadata=metadata))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 
 from hpc_elastic.agent.records.chain import ClaimChain
 from hpc_elastic.codec import to_json
@@ -13,7 +14,7 @@ from hpc_elastic.membership import requeue
 from hpc_elastic.membership.aside import blamed_nodes
 from hpc_elastic.membership.decisions import SilentEnds
 from hpc_elastic.plan.launch_plan import LaunchPlan
-from hpc_elastic.rundir.allocation_ends import describe_end
+from hpc_elastic.rundir.allocation_ends import describe_end, describe_reason
 from hpc_elastic.rundir.layout import RunLayout
 from hpc_elastic.rundir.records import Charged, Request, utc_text
 from hpc_elastic.rundir.shared_lines import append_shared_line
@@ -68,10 +69,17 @@ class NextStart:
         return self._questions.is_requeued(self._place.job_id, self._place.restart_count)
 
     def outlook(self) -> JobOutlook | None:
-        """Return what the scheduler says about the end of this job, None if that is unknown; does not read the disk."""
-        return self._questions.outlook(self._place.job_id)
+        """Return what the scheduler says about the end of this job, None if that is unknown; does not read the disk.
 
-    def start_again(self, avoid: Sequence[str] | None = None) -> str:
+        Where the script was killed and an agent of another node has to ask, the script's node has lost both: it was set
+        DOWN (24.11; 22.05 says so by another reason). Its own agent would ask first, for the head is there.
+        """
+        outlook = self._questions.outlook(self._place.job_id)
+        if outlook is not None and outlook.is_script_killed and self._place.node_id:
+            return replace(outlook, has_lost_node=True)
+        return outlook
+
+    def start_again(self, avoid: Sequence[str] | None = None, *, is_by_another_job: bool = False) -> str:
         """Have this job started again, or another one in its place; return the refusal, empty if there was none.
 
         Another job waits for the end of this one; it is recorded, so that observers follow it. It is also submitted
@@ -79,12 +87,13 @@ class NextStart:
 
         Args:
             avoid: the nodes that the next start is to avoid; None: those that the records name.
+            is_by_another_job: do not ask for a requeue of this job.
 
         Raises:
             RunDirectoryError: the run directory cannot be read or written.
         """
         job_id, without = self._place.job_id, self._find_exclusion(avoid)
-        if self._plan.requeue.by == "requeue":
+        if self._plan.requeue.by == "requeue" and not is_by_another_job:
             refusal = self._questions.start_again(job_id, without)
             if not (refusal and self._questions.forbids_requeue()):
                 return refusal
@@ -99,6 +108,14 @@ class NextStart:
             append_shared_line(self._layout.requests, to_json(request))
             self._is_followed = True
         return refusal
+
+    def has_follower(self) -> bool:
+        """Return whether another job is recorded as waiting for the end of this allocation.
+
+        Raises:
+            RunDirectoryError: the requests cannot be read.
+        """
+        return any(each.kind == "chain" and each.allocation == self._allocation() for each in self._requests())
 
     @property
     def is_followed(self) -> bool:
@@ -117,12 +134,12 @@ class NextStart:
         """Return whether the scheduler may answer later what it has not answered; does not read the disk."""
         return self._questions.may_answer_later()
 
-    def may_have_room_later(self) -> bool:
-        """Return whether the next job was refused only for too many jobs, and this one has the time to ask again.
+    def may_be_accepted_later(self) -> bool:
+        """Return whether the next job was refused only for now, and this one has the time to ask again.
 
         Asks the scheduler, and does not read the disk.
         """
-        if not self._questions.may_have_room_later():
+        if not self._questions.may_be_accepted_later():
             return False
         outlook = self.outlook()
         return outlook is not None and outlook.seconds_left is not None and outlook.seconds_left > ENDS_WITHIN_S
@@ -158,7 +175,13 @@ class NextStart:
         return requeue.find_refusal(self._plan.requeue, reason, used=self._chain.starts() - 1 + unclaimed)
 
     def note(
-        self, reason: str, nodes: Sequence[str] = (), *, charged: Charged | None = None, is_claimed: bool = True
+        self,
+        reason: str,
+        nodes: Sequence[str] = (),
+        *,
+        charged: Charged | None = None,
+        reservation: str = "",
+        is_claimed: bool = True,
     ) -> None:
         """Record durably why this allocation ends, before its agents leave and the job is started again.
 
@@ -166,6 +189,7 @@ class NextStart:
             reason: a word of `RESULT_REASONS`.
             nodes: those that the next start is to avoid, the ones that matter most last.
             charged: what the head has charged, which no claim may have yet; None if it is not known.
+            reservation: the one whose end is the job's time limit; empty if that is its own.
             is_claimed: whether this start of the job has claimed an allocation.
 
         Raises:
@@ -179,6 +203,7 @@ class NextStart:
             reason=reason,
             nodes=tuple(nodes),
             charged=charged,
+            reservation=reservation or None,
         )
         append_shared_line(self._layout.requests, to_json(request))
 
@@ -188,9 +213,21 @@ class NextStart:
         Raises:
             RunDirectoryError: the requests cannot be read.
         """
+        told = self._told_of(allocation)
+        return told[-1].reason if told else None
+
+    def _told_of(self, allocation: int | None) -> list[Request]:
         number = self._allocation() if allocation is None else allocation
-        told = [each.reason for each in self._requests() if each.kind == "requeue" and each.allocation == number]
-        return told[-1] if told else None
+        return [each for each in self._requests() if each.kind == "requeue" and each.allocation == number]
+
+    def describe(self, reason: str) -> str:
+        """Return for people why this allocation ends; a reservation whose end is its time limit is named if noted.
+
+        Raises:
+            RunDirectoryError: the requests cannot be read.
+        """
+        told = self._told_of(None)
+        return describe_reason(reason, told[-1].reservation if told else None)
 
     def silent_ends(self) -> SilentEnds:
         """Return which starts of this job since the latest attempt was opened ended without a word.
@@ -217,5 +254,6 @@ class NextStart:
         if before is None:
             return ""
         with contextlib.suppress(RunDirectoryError):
-            return describe_end(before, self.reason_of(before))
+            told = self._told_of(before)
+            return describe_end(before, told[-1].reason, told[-1].reservation) if told else describe_end(before, None)
         return describe_end(before, None)

@@ -82,7 +82,7 @@ def set_comment(job_id: str, text: str) -> None:
     """Do nothing: nobody shows a line beside a job of this machine."""
 
 
-def submit_after(job_id: str, script: str, *, timeout_s: float) -> str:  # noqa: ARG001
+def submit_after(job_id: str, script: str, *, timeout_s: float, is_reserved: bool = True) -> str:  # noqa: ARG001
     """Refuse to chain jobs: nothing of this machine waits for another one.
 
     Raises:

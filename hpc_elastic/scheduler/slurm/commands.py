@@ -51,9 +51,16 @@ def sbatch_command(script: str) -> list[str]:
     return ["sbatch", "--parsable", script]
 
 
-def sbatch_after_command(script: str, job_id: str) -> list[str]:
-    """Build the sbatch command of a script that starts when a job is over, however that ended."""
-    return ["sbatch", "--parsable", f"--dependency=afterany:{job_id}", script]
+def sbatch_after_command(script: str, job_id: str, *, is_reserved: bool = True) -> list[str]:
+    """Build the sbatch command of a script that starts when a job is over, however that ended.
+
+    Args:
+        script: the script's path.
+        job_id: the job before.
+        is_reserved: whether the job may start in the reservation that the script asks for, if it asks for one.
+    """
+    unreserved = () if is_reserved else ("--reservation=",)
+    return ["sbatch", "--parsable", f"--dependency=afterany:{job_id}", *unreserved, script]
 
 
 def sbatch_test_command(script: str, *, exclude: Sequence[str]) -> list[str]:

@@ -208,13 +208,16 @@ def exclude(job_id: str, nodes: Collection[str], *, timeout_s: float = 10.0, run
         output.parse_exclude(run(command, environ=_environ(), timeout_s=timeout_s), job_id)
 
 
-def submit_after(job_id: str, script: str, *, timeout_s: float, run: Runner = run_from_node) -> str:
-    """Submit a script that starts when a job is over; return the new job's id.
+def submit_after(
+    job_id: str, script: str, *, timeout_s: float, is_reserved: bool = True, run: Runner = run_from_node
+) -> str:
+    """Submit a script that starts when a job is over, without its reservation if so; return the new job's id.
 
     Raises:
         SchedulerError: Slurm refused, or does not answer.
     """
-    command, environ = commands.sbatch_after_command(script, job_id), commands.submission_environment(os.environ, ())
+    command = commands.sbatch_after_command(script, job_id, is_reserved=is_reserved)
+    environ = commands.submission_environment(os.environ, ())
     folder = os.path.dirname(script)
     with _spared_term():
         done = run(command, environ=environ, timeout_s=timeout_s, cwd=folder)

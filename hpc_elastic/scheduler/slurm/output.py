@@ -13,7 +13,14 @@ from hpc_elastic.hostlist import HostlistError, expand_hostlist
 from hpc_elastic.job_ids import split_task_id
 from hpc_elastic.scheduler.protocol import JobOutlook, JobState, JobStatus
 from hpc_elastic.scheduler.slurm.commands import ACCOUNTING_FIELDS, OUTLOOK_FIELDS, QUEUE_FIELDS, SEPARATOR
-from hpc_elastic.scheduler.slurm.words import find_tip, is_about_disabled, is_about_full_queue, printable, slurm_words
+from hpc_elastic.scheduler.slurm.words import (
+    find_tip,
+    is_about_disabled,
+    is_about_lost_reservation,
+    is_for_now,
+    printable,
+    slurm_words,
+)
 from hpc_elastic.units import parse_duration
 
 # job_state_string() of Slurm 20.11 to 26.05 and https://slurm.schedmd.com/job_state_codes.html, as far as the words are
@@ -55,6 +62,7 @@ _URGENCY = (
 )
 # Why a job ends that nobody has cancelled: it may not lose a node, or that of its script was set DOWN (22.05).
 _NODE_FAILED = ("NodeDown", "JobLaunchFailure")
+_SCRIPT_KILLED = "RaisedSignal:9("  # of a job that has ended with its script (24.11 and 26.05)
 _SUBMITTED = re.compile(r"(?:Submitted batch job )?([0-9]+)(?:;\S*| on cluster \S+)?")
 _SUBMITTED_IN_WORDS = re.compile(r"Submitted batch job ([0-9]+)(?: on cluster \S+)?")
 _ESCAPE = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")  # colours of a script around sbatch
@@ -108,7 +116,8 @@ def parse_submission(output: CommandOutput) -> str:
     if has_failed and not any(map(_SUBMITTED.fullmatch, lines)):
         words = slurm_words(output.stderr if output.stderr.strip() else printed)
         refusal = SchedulerError(f"sbatch refused the job: {words}", tip=find_tip(words))
-        refusal.is_full = is_about_full_queue(words)
+        refusal.is_passing = is_for_now(words)
+        refusal.is_reservation_over = is_about_lost_reservation(words)
         raise refusal
     told = {match[1] for match in map(_SUBMITTED_IN_WORDS.fullmatch, lines) if match}
     if not has_failed and (match := _SUBMITTED.fullmatch(lines[-1])):
@@ -223,6 +232,7 @@ def parse_outlook(output: CommandOutput, *, reserved_until: datetime | None = No
             is_out_of_time=row["Reason"] == "TimeLimit" or row["State"] == "TIMEOUT",
             has_lost_node=state is not JobState.RUNNING
             and (row["Reason"] in _NODE_FAILED or row["State"] == "NODE_FAIL"),
+            is_script_killed=state is not JobState.RUNNING and row["Reason"].startswith(_SCRIPT_KILLED),
             starts=parse_moment(row["StartTime"]) if state is JobState.PENDING else None,
         )
     except ValueError as error:

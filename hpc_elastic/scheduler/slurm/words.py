@@ -12,6 +12,10 @@ _MOST_CHARACTERS = 1000
 
 # The first pattern that matches decides; they are from slurm_errno.c of 22.05 to 26.05 and from sbatch itself.
 _FULL = "AssocMaxSubmitJobLimit|AssocGrpSubmitJobsLimit|QOSMaxSubmitJob|QOSGrpSubmitJobs"
+_FOR_NOW = re.compile(
+    f"{_FULL}|Required (?:partition|node) not available|not available now|not usable now|currently unavailable"
+    "|temporarily un"
+)
 _TIPS = (
     ("Unable to contact slurm controller", "the controller is down or cannot be reached from here: try again later"),
     ("Socket timed out", "the controller is busy; the job may have been accepted: look with `squeue --me` first"),
@@ -74,9 +78,17 @@ def printable(text: str, most: int) -> str:
     return shown if len(text) <= most else f"{shown}..."
 
 
-def is_about_full_queue(words: str) -> bool:
-    """Return whether Slurm refuses a job only because there are as many in the queue as one may have there."""
-    return re.search(_FULL, words) is not None
+def is_for_now(words: str) -> bool:
+    """Return whether Slurm may accept later what it refuses: a partition is drained or inactive, or the queue is full.
+
+    It is full for a user, an account or a QOS that has as many jobs there as it may have, or for all (MaxJobCount).
+    """
+    return _FOR_NOW.search(words) is not None
+
+
+def is_about_lost_reservation(words: str) -> bool:
+    """Return whether Slurm refuses a job because the reservation that it asks for is not there, or not any more."""
+    return "Requested reservation is invalid" in words
 
 
 def is_about_disabled(words: str) -> bool:

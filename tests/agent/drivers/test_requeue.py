@@ -180,6 +180,34 @@ def test_the_workers_are_stopped_before_the_time_limit_and_the_job_starts_again(
     assert (reasons(tmp_path), stops(tmp_path)) == (["time_limit"], ["time_limit"])
 
 
+def test_a_reservation_whose_end_is_the_time_limit_is_named(tmp_path: Path) -> None:
+    answers = ending_by(
+        JobOutlook(
+            state=JobState.RUNNING, restarts=0, seconds_left=0.2, reservation="course", ends_with_reservation=True
+        )
+    )
+
+    async def scene(made: Scene) -> None:
+        made.coordinator.received_from_own(a_join(0))
+        await until(made, Assign)
+        clock = a_clock(made, "0:01", lead_s=0.9, grace_s=0.8)
+        clock.look_again()
+        watching = asyncio.ensure_future(clock.watch())
+        stop = await until(made, Stop)
+        assert isinstance(stop, Stop)
+        assert stop.reason.startswith("the job's reservation course ends in")
+        made.coordinator.received_from_own(Stopped(attempt=1, failures=(), unkillable=(), store_port=1))
+        end = await until(made, End)
+        assert isinstance(end, End)
+        assert end.cause.startswith("the job's reservation course ended; the job is started again")
+        await watching
+
+    play(tmp_path, scene, answers=answers, times=QUICK)
+    assert (reasons(tmp_path), stops(tmp_path)) == (["time_limit"], ["time_limit"])
+    (told,) = [line for line in read_lines(RunLayout(tmp_path).requests) if line["kind"] == "requeue"]
+    assert told["reservation"] == "course"
+
+
 def test_a_run_that_a_person_cancels_as_its_time_limit_comes_near_is_not_started_again(tmp_path: Path) -> None:
     """Its workers still stop for the TERM when the head's own clock would stop them for the time limit."""
 

@@ -68,6 +68,14 @@ def test_a_reservation_that_is_not_there_ends_no_job(returncode: int, shown: str
     assert parse_reservation(CommandOutput(returncode=returncode, stdout=shown, stderr=""), {}) is None
 
 
+def test_a_job_that_ends_because_its_script_was_killed_is_told_from_others() -> None:
+    """As of one whose node was set DOWN, in 24.11; that of 22.05 has the reason JobLaunchFailure."""
+    row = "{state}|0|1:50|0:10|2026-11-23T07:21:28|2026-11-23T07:23:28|N/A|(null)|{reason}|\n"
+    assert told(row.format(state="COMPLETING", reason="RaisedSignal:9(Killed)")).is_script_killed
+    assert not told(row.format(state="COMPLETING", reason="RaisedSignal:15(Terminated)")).is_script_killed
+    assert not told(row.format(state="COMPLETING", reason="None")).is_script_killed
+
+
 @pytest.mark.parametrize("word", ["INVALID", "NOT_SET", "N/A", ""])
 def test_time_left_that_slurm_does_not_know_is_unknown(word: str) -> None:
     assert told(f"RUNNING|0|{word}|0:01|2026-11-23T07:21:28|N/A|N/A|(null)|None|\n").seconds_left is None

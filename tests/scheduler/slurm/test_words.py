@@ -70,16 +70,26 @@ def test_every_refusal_that_was_recorded_has_its_tip_checked() -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "is_full"),
+    ("words", "is_passing"),
     [
         ("QOSMaxSubmitJobPerUserLimit", True),
         ("AssocGrpSubmitJobsLimit", True),
         ("QOSMaxWallDurationPerJobLimit", False),
         ("Invalid qos specification", False),
+        ("Required partition not available (inactive or drain)", True),
+        ("Requested partition configuration not available now", True),
+        ("Required node not available (down, drained or reserved)", True),
+        ("Requested reservation not usable now", True),
+        ("Licenses currently unavailable", True),
+        ("Resource temporarily unavailable", True),
+        ("Requested time limit is invalid (missing or exceeds some limit)", False),
+        ("Invalid account or account/partition combination specified", False),
+        ("Requested node configuration is not available", False),
+        ("Requested reservation is invalid", False),
     ],
 )
-def test_a_refusal_for_too_many_jobs_is_told_from_others(words: str, is_full: bool) -> None:
+def test_a_refusal_for_now_is_told_from_one_that_stays(words: str, is_passing: bool) -> None:
     refused = CommandOutput(returncode=1, stdout="", stderr=f"sbatch: error: {words}\n")
     with pytest.raises(SchedulerError) as caught:
         output.parse_submission(refused)
-    assert caught.value.is_full is is_full
+    assert caught.value.is_passing is is_passing
