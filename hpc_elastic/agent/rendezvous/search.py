@@ -161,22 +161,47 @@ class HeadSearch:
             began=began,
             times=self._times.reports,
         )
+        while True:
+            is_found, number = await self._try(join, listener, say, trouble)
+            if is_found is not None:
+                trouble.is_over()
+                return is_found
+            if trouble.is_normal_at_first and await self._succeeds(say):
+                return False
+            if not await self._has_successor(say):
+                break
+            self._deadline = self._loop.time() + timeout_s
+        missing = await trouble.give_up(number)
+        took = f"{number} {'try' if number == 1 else 'tries'} in {self._loop.time() - began:.0f} s"
+        raise RendezvousTimeoutError(f"no head was joined, after {took}: {missing}", [missing])
+
+    async def _try(
+        self, join: Join, listener: HeadListener, say: Callable[[str, Level], None], trouble: Trouble
+    ) -> tuple[bool | None, int]:
+        """Makes `join_retries` tries after the first one, as far as the time allows.
+
+        Returns:
+            The answer of `find`, None if every try failed; and how many there were.
+        """
         tries = self._plan.elastic.join_retries + 1
         for number in range(1, tries + 1):
             is_found = await self._look(join, listener, say, trouble, number)
             if is_found is not None:
-                trouble.is_over()
-                return is_found
+                return is_found, number
             pause = min(self._times.longest_retry_s, self._times.first_retry_s * 2 ** (number - 1))
             if number == tries or self._loop.time() + pause >= self._deadline:
                 break
             say(f"{trouble.detail}; trying again in {pause:g} s (try {number + 1} of {tries})", "warning")
             await asyncio.sleep(pause)
-        if trouble.is_normal_at_first and await self._succeeds(say):
+        return None, number
+
+    async def _has_successor(self, say: Callable[[str, Level], None]) -> bool:
+        """Returns whether another agent has claimed the allocation after the head that is known; it is the one now."""
+        latest = await self._retry(self._journal.find_allocation, say)
+        if latest is None or self._known is None or latest.head == self._known.head:
             return False
-        missing = await trouble.give_up(number)
-        took = f"{number} {'try' if number == 1 else 'tries'} in {self._loop.time() - began:.0f} s"
-        raise RendezvousTimeoutError(f"no head was joined, after {took}: {missing}", [missing])
+        self._knows(latest)
+        return True
 
     async def _succeeds(
         self,

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from hpc_elastic.agent.rendezvous.search import SEARCH_TIMES
 from hpc_elastic.membership.messages import Welcome
+from tests.simulation.clock import NEVER
 from tests.simulation.rules.invariants import require
 from tests.simulation.rules.progress import DISK_OPERATIONS, TALKS_S
 from tests.simulation.scenario import GRACE_S
@@ -50,6 +51,7 @@ class Verdicts:
             is_true = self._is_true(result.reason)
             require(is_true, f"the run is {result.state.value} for {result.reason} ({result.cause}), which is not so")
             self._check_cause(result.reason, result.cause)
+            self._check_want(result.reason)
 
     def _check_leaving(self) -> None:
         """Where nothing but workers went wrong, everybody leaves at once when the run is over."""
@@ -148,6 +150,15 @@ class Verdicts:
             "nodes_missing": bool(witness.kinds & {"missing", "loss", "term", "disk", "unfit", "unhealthy"})
             or self._is_first_head_late(),
         }.get(reason, False)
+
+    def _check_want(self, reason: str) -> None:
+        """A run does not end for want of nodes that are there: who gives up a head that is gone joins the next one."""
+        run, scenario = self._run, self._run.scenario
+        are_gone = {fault.what for fault in scenario.faults} <= {"never_starts", "kill_agent", "power_off"}
+        if reason != "nodes_missing" or run.disk.claims or run.earlier or not are_gone or len(scenario.roles) > 1:
+            return
+        able = [each.name for each in run.agents if each.started_at < NEVER and each.died_at == NEVER]
+        require(len(able) < scenario.min_nodes, f"the run ends for want of nodes, and {able} have been there")
 
     def _is_first_head_late(self) -> bool:
         """Whether the first head needed so long for its claim, on a slow disk, that others may have given up by then.
