@@ -28,5 +28,5 @@ def test_a_run_that_ends_for_want_of_nodes_that_are_there_breaks_a_rule(monkeypa
         return False
 
     monkeypatch.setattr(HeadSearch, "_has_successor", finds_none)
-    with pytest.raises(BrokenRuleError, match="ends for want of nodes, and .* have been there"):
+    with pytest.raises(BrokenRuleError, match=r"ends for want of nodes, and .* have been there"):
         SimulatedRun(draw_unopened(AT_ONCE["agent killed"])).play()
