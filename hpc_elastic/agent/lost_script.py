@@ -6,7 +6,7 @@ or just when one of them has become head and finds out why the TERM came, and ha
 KILL. The first of them that finds the script's node taken from the job submits another job that waits for the end of
 this one, as where a site forbids requeues. A requeue would do harm: the slurmd of
 that node lives and takes the job for one that it runs already, so that Slurm drains the node, and holds the job
-(`Duplicate jobid`).
+(`Duplicate jobid`). Where the run may not start again, this agent writes its result.
 """
 
 from __future__ import annotations
@@ -20,6 +20,8 @@ from hpc_elastic.agent.records.another_start import ask_for_another_start
 from hpc_elastic.agent.records.journal import Journal
 from hpc_elastic.errors import ExitCode, HpcElasticError
 from hpc_elastic.membership.actions import Leave
+from hpc_elastic.rundir.records import RunResultRecord
+from hpc_elastic.rundir.states import RunState
 from hpc_elastic.scheduler.allocation import Allocation
 
 NODE_LOST = "node_lost"
@@ -94,6 +96,7 @@ def _follow(allocation: Allocation, journal: Journal) -> None:
     if journal.next_start.reason_of() is None:
         if refusal := journal.next_start.find_refusal(NODE_LOST):
             journal.say(f"{what}; {refusal}", "error")
+            _write_result(allocation, journal, f"{what}; {refusal}")
             return
         journal.next_start.note(NODE_LOST, [host])
     journal.say(f"{what}: another job is to take its place")
@@ -101,3 +104,27 @@ def _follow(allocation: Allocation, journal: Journal) -> None:
         journal, say=lambda text: journal.say(text, "warning"), avoid=[host], is_by_another_job=True
     ):
         journal.say(f"no job takes the place of job {allocation.job_id}: {refusal}", "error")
+
+
+def _write_result(allocation: Allocation, journal: Journal, cause: str) -> None:
+    """Write the result of a run that ends with this job, for the script is dead that would write it."""
+    records = journal.read_records()
+    if (first := records.first) is None:
+        return
+    latest = records.claim
+    result = RunResultRecord(
+        run=first.run,
+        state=RunState.FAILED,
+        exit_code=int(ExitCode.NODE_LOST),
+        reason=NODE_LOST,
+        cause=cause,
+        attempts=latest.attempt if latest is not None else 0,
+        restarts=latest.spend.restarts if latest is not None else 0,
+        failures={},
+        return_values={},
+        nodes=latest.members if latest is not None else first.nodes,
+        started=journal.first_start(),
+        ended="",
+        written_by=allocation.node,
+    )
+    journal.write_result(result)

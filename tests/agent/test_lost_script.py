@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import signal
 from collections.abc import Iterator
 from dataclasses import replace
@@ -15,6 +16,7 @@ from hpc_elastic.errors import ExitCode
 from hpc_elastic.membership.actions import Leave
 from hpc_elastic.plan.launch_plan import RequeuePlan
 from hpc_elastic.rundir.layout import RunLayout
+from hpc_elastic.rundir.records import Endpoint, RunResultRecord
 from hpc_elastic.rundir.store import read_lines
 from hpc_elastic.scheduler.allocation import Allocation
 from hpc_elastic.scheduler.protocol import JobOutlook, JobState
@@ -123,6 +125,11 @@ def test_one_agent_alone_asks_for_another_job(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("requeue", [RequeuePlan(max=5, on=("preempted",)), RequeuePlan(max=0, on=())])
 def test_no_job_takes_the_place_where_the_run_may_not_start_again(requeue: RequeuePlan, tmp_path: Path) -> None:
+    """Its script is dead, and need not have said why: the agent writes the result."""
     ending = Ending(tmp_path, requeue=requeue)
+    ending.journal.claim_allocation(Endpoint(address="a", port=1))
     assert ending.leave(LOST) == []
     assert list(read_lines(ending.layout.requests)) == []
+    result = RunResultRecord(**json.loads(Path(ending.layout.result).read_text()))
+    assert (result.state, result.exit_code, result.reason, result.written_by) == ("FAILED", 7, "node_lost", "b")
+    assert result.cause.startswith("a, the node of the batch script, was set DOWN, and Slurm ends job 7 with it; ")
