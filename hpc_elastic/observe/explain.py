@@ -387,7 +387,7 @@ def _notes(facts: ExplainFacts, *, is_guess: bool) -> Iterable[str]:
         yield f"Slurm has stopped the job ({facts.snapshot.job_state}): nothing of it runs until it is resumed"
     if facts.snapshot.changed_line:
         yield facts.snapshot.changed_line
-    if facts.snapshot.left_out and facts.snapshot.nodes:
+    if facts.snapshot.left_out and facts.snapshot.attempt_history:
         yield f"the others began without {describe_left_out(facts.snapshot.left_out)}"
 
 

@@ -132,6 +132,17 @@ def test_the_explanation_of_a_run_that_was_cancelled_before_its_start_names_no_l
     assert [line for line in explained(run.layout).next if "logs" in line] == []
 
 
+@pytest.mark.parametrize("has_begun", [True, False])
+def test_a_node_is_left_out_only_where_others_have_begun(has_begun: bool, tmp_path: Path) -> None:
+    run = RunBuilder(tmp_path / "run").submit().allocate(nodes=("node1", "node2", "node3"))
+    run.note("node1", "node.left_out", "node3", attempt=0, reason="cannot take part: no /data")
+    if has_begun:
+        run.open_attempt(1)
+    run.end(RunState.FAILED, exit_code=6, reason="nodes_missing")
+    told = " ".join(plain_explanation(explained(run.layout), 80).split())
+    assert ("the others began without node3: cannot take part: no /data" in told) == has_begun
+
+
 @pytest.mark.parametrize(
     ("text", "line"),
     [
