@@ -113,8 +113,9 @@ def _forgotten(terminated: Callable[[AllocationEnd], Awaitable[None]]) -> Callab
     return forget
 
 
-def _whatever_came_before(_: Callable[[AllocationEnd, str], None]) -> Callable[[AllocationEnd, str], None]:
-    def stopping(end: AllocationEnd, reason: str) -> None:
+def _whatever_came_before(_: Callable[[AllocationEnd, str, str], None]) -> Callable[[AllocationEnd, str, str], None]:
+    def stopping(end: AllocationEnd, reason: str, reservation: str = "") -> None:
+        end._reservation = reservation
         end._say_stopping(reason)
 
     return stopping
