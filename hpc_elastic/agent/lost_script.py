@@ -55,7 +55,9 @@ def follow_lost_script(
     signal.signal(signal.SIGTERM, signal.SIG_IGN)  # it comes again, and a KILL ends this process in any case
     ends = time.monotonic() + sum(pauses_s)  # each look may take seconds, where the controller does not answer
     with contextlib.suppress(HpcElasticError):
-        if not _may_follow(journal) or journal.next_start.reason_of() not in (None, NODE_LOST):
+        if not _has_claim(journal) or not _may_follow(journal):
+            return
+        if journal.next_start.reason_of() is not None and not _is_for_host(allocation, journal):
             return
         for pause_s in pauses_s:
             time.sleep(pause_s)
@@ -64,6 +66,20 @@ def follow_lost_script(
                 _follow(allocation, journal)
             if is_down is not None or time.monotonic() > ends:
                 return
+
+
+def _has_claim(journal: Journal) -> bool:
+    """Return whether this start has claimed an allocation, which an agent without a head has not heard of."""
+    first = journal.read_records().first
+    if first is not None and not journal.allocation:
+        journal.allocation = first.allocation
+    return first is not None
+
+
+def _is_for_host(allocation: Allocation, journal: Journal) -> bool:
+    """Return whether a head has noted that the allocation ends for the node of the script; for others that asks."""
+    nodes = journal.next_start.nodes_of()
+    return journal.next_start.reason_of() == NODE_LOST and (not nodes or allocation.nodes[0] in nodes)
 
 
 def _is_host_down(allocation: Allocation, journal: Journal) -> bool | None:
@@ -99,9 +115,10 @@ def _follow(allocation: Allocation, journal: Journal) -> None:
             _write_result(allocation, journal, f"{what}; {refusal}")
             return
         journal.next_start.note(NODE_LOST, [host])
+    avoid = [*(node for node in journal.next_start.nodes_of() if node != host), host]  # what matters most is the last
     journal.say(f"{what}: another job is to take its place")
     if refusal := ask_for_another_start(
-        journal, say=lambda text: journal.say(text, "warning"), avoid=[host], is_by_another_job=True
+        journal, say=lambda text: journal.say(text, "warning"), avoid=avoid, is_by_another_job=True
     ):
         journal.say(f"no job takes the place of job {allocation.job_id}: {refusal}", "error")
 

@@ -29,7 +29,7 @@ SETTLE_S = 5.0  # the script has waited for all agents: none of them writes any 
 # A local job's id holds the shell's process id, and its output's name holds the id: hence the path comes through
 # standard input, and `exec` keeps the process. With -p this shell, which is not the job's, leaves BASH_ENV to the one
 # that is.
-_STARTER = 'IFS= read -r output && exec bash "$1" >>"$output" 2>&1 </dev/null'
+_STARTER = 'set +p; IFS= read -r output && exec bash "$1" >>"$output" 2>&1 </dev/null'
 
 
 class ForegroundScheduler:

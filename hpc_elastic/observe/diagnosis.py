@@ -90,7 +90,8 @@ def missing_result(
         return _stopped_in_foreground()
     if never_started and facts.script_output is not None and state in ("FAILED", "COMPLETED", "GONE"):
         bash_env = facts.submission.get("bash_env")
-        replaced_by = str(bash_env) if bash_env and not has_begun else ""
+        is_killed = not (job.exit_code or "").endswith(":0")  # before its first line, say by a prolog that failed
+        replaced_by = str(bash_env) if bash_env and not has_begun and not is_killed else ""
         return _no_agent_started(job, script_word, launch_error, replaced_by)
     if launch_error and state == "FAILED":  # of a later start
         return _not_launched(launch_error, is_certain=False)

@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 
 from hpc_elastic.errors import SiteError, UnknownSiteError
-from hpc_elastic.home import homes
+from hpc_elastic.home import find_home, homes
 from hpc_elastic.job.document import Document, find_place
 from hpc_elastic.job.problems import KeyPath
 from hpc_elastic.job.yaml_core import MOST_CHARACTERS
@@ -56,7 +56,9 @@ def search_folders(job_dir: str, environ: Mapping[str, str], *, system_folder: s
     The system's folder goes before the user's: what the admins say of their cluster holds for everybody on it. Who
     wants something else gives the file another name, or its path.
     """
-    configuration = environ.get("XDG_CONFIG_HOME") or os.path.join(next(homes(environ), "/"), ".config")
+    configuration = environ.get("XDG_CONFIG_HOME") or os.path.join(
+        find_home(environ) or next(homes(environ), "/"), ".config"
+    )
     return [
         os.path.join(job_dir, "site-configs"),
         *(folder for folder in environ.get("HPC_ELASTIC_SITE_PATH", "").split(os.pathsep) if folder),

@@ -52,6 +52,8 @@ class Ending:
         self.journal.allocation = 1
         (root / "requests.jsonl").touch()
         (root / "agents").mkdir()
+        head = Journal(self.layout, plan, replace(self.place, node_id=0), questions=self.answers)
+        head.claim_allocation(Endpoint(address="a", port=1))
 
     def leave(self, outlook: JobOutlook, *, leave: Leave = TERMINATED) -> list[str]:
         """Have the agent leave so; return what was asked of Slurm."""
@@ -104,6 +106,28 @@ def test_a_head_that_has_found_out_why_the_job_ends_leaves_the_next_job_to_this(
     assert ending.leave(KILLED, leave=left) == [f"{ending.layout.script} after 7"]
 
 
+def test_an_agent_that_has_not_joined_its_head_asks_for_a_job_in_the_place_of_this_one(tmp_path: Path) -> None:
+    """It has heard of no allocation, and what it writes without one would count for none."""
+    ending = Ending(tmp_path)
+    ending.journal.allocation = 0
+    assert ending.leave(LOST) == [f"{ending.layout.script} after 7"]
+    assert [line["allocation"] for line in read_lines(ending.layout.requests)] == [1, 1]
+
+
+def test_a_job_that_ends_for_another_node_is_left_to_its_script(tmp_path: Path) -> None:
+    """Without --no-kill Slurm ends a job with any of its nodes, and then the script lives."""
+    ending = Ending(tmp_path)
+    ending.journal.next_start.note("node_lost", ["c"])
+    assert ending.leave(LOST, leave=replace(TERMINATED, exit_code=int(ExitCode.REQUEUE))) == []
+
+
+def test_a_job_that_has_waited_for_this_allocation_is_no_follower_of_itself(tmp_path: Path) -> None:
+    ending = Ending(tmp_path)
+    line = {"format_version": 1, "kind": "chain", "by": "a", "time": "2026-01-02T03:04:05Z", "allocation": 1, "id": "7"}
+    Path(ending.layout.requests).write_text(json.dumps(line) + "\n")
+    assert ending.leave(LOST) == [f"{ending.layout.script} after 7"]
+
+
 @pytest.mark.parametrize("reason", ["preempted", "time_limit"])
 def test_an_allocation_that_ends_for_a_reason_that_the_head_has_noted_is_the_scripts(
     reason: str, tmp_path: Path
@@ -127,7 +151,6 @@ def test_one_agent_alone_asks_for_another_job(tmp_path: Path) -> None:
 def test_no_job_takes_the_place_where_the_run_may_not_start_again(requeue: RequeuePlan, tmp_path: Path) -> None:
     """Its script is dead, and need not have said why: the agent writes the result."""
     ending = Ending(tmp_path, requeue=requeue)
-    ending.journal.claim_allocation(Endpoint(address="a", port=1))
     assert ending.leave(LOST) == []
     assert list(read_lines(ending.layout.requests)) == []
     result = RunResultRecord(**json.loads(Path(ending.layout.result).read_text()))

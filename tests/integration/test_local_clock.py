@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -28,12 +29,20 @@ if os.environ["HPC_ELASTIC_ATTEMPT"] == "1":
 
 
 @pytest.fixture
-def faketime() -> Path:
-    """The library that answers for a clock with what a file says."""
+def faketime() -> Iterator[Path]:
+    """The library that answers for a clock with what a file says; a process that is killed leaves its shared memory."""
     found = sorted(Path("/usr/lib").glob("*/faketime/libfaketime.so.1"))
     if not found:
         pytest.skip("there is no libfaketime")
-    return found[0]
+    before = set(shared_memory())
+    yield found[0]
+    for path in set(shared_memory()) - before:
+        path.unlink()
+
+
+def shared_memory() -> Iterator[Path]:
+    yield from Path("/dev/shm").glob("faketime_shm_*")
+    yield from Path("/dev/shm").glob("sem.faketime_sem_*")
 
 
 def test_a_clock_that_is_set_amid_a_run_is_noted_and_no_duration_has_the_step(door: Door, faketime: Path) -> None:

@@ -115,7 +115,8 @@ class NextStart:
         Raises:
             RunDirectoryError: the requests cannot be read.
         """
-        return any(each.kind == "chain" and each.allocation == self._allocation() for each in self._requests())
+        told = [each for each in self._requests() if each.kind == "chain" and each.allocation == self._allocation()]
+        return any(each.id != self._place.job_id for each in told)  # this one may have waited for that allocation
 
     @property
     def is_followed(self) -> bool:
@@ -215,6 +216,15 @@ class NextStart:
         """
         told = self._told_of(allocation)
         return told[-1].reason if told else None
+
+    def nodes_of(self) -> tuple[str, ...]:
+        """Return the nodes that the next start is to avoid, as a head has noted; empty if none has.
+
+        Raises:
+            RunDirectoryError: the requests cannot be read.
+        """
+        told = self._told_of(None)
+        return told[-1].nodes if told else ()
 
     def _told_of(self, allocation: int | None) -> list[Request]:
         number = self._allocation() if allocation is None else allocation

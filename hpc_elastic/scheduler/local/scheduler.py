@@ -31,7 +31,7 @@ if TYPE_CHECKING:  # `status` does not need it, and may take only 50 ms in all
 _JOB_ID = re.compile(LOCAL_PREFIX + r"([0-9]{1,10})-([0-9]{1,20})")
 # exec keeps process id and start time. The script starts only after a line on standard input, so not if the submitter
 # died before it sent one. With -p this shell, which is not the job's, leaves BASH_ENV to the one that is.
-_LAUNCHER = 'cd -- "$1" && read -r go && exec bash "$0" </dev/null'
+_LAUNCHER = 'set +p; cd -- "$1" && read -r go && exec bash "$0" </dev/null'
 _POLL_S = 0.05
 _BOUND_AFTER_KILL_S = 5.0
 

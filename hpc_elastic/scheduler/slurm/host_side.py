@@ -19,7 +19,7 @@ from collections.abc import Mapping, MutableMapping, Sequence
 
 from hpc_elastic.errors import SchedulerError
 from hpc_elastic.scheduler.slurm.output import CommandOutput
-from hpc_elastic.scheduler.slurm.runner import MissingProgramError, SilenceError, run_command
+from hpc_elastic.scheduler.slurm.runner import MissingProgramError, no_answer, run_command
 
 HOST_SIDE_VARIABLE = "HPC_ELASTIC_HOST_SIDE"  # the folder, in the environment of an agent in an image
 HOST_PROCESS_VARIABLE = "HPC_ELASTIC_HOST_PROCESS"  # the shell outside: its process id, and its start as in /proc
@@ -76,10 +76,7 @@ def ask_host_side(directory: str, command: Sequence[str], *, timeout_s: float, c
         ends_at = time.monotonic() + timeout_s
         while (status := _read_status(f"{place}.status")) is None:
             if time.monotonic() >= ends_at:
-                raise SilenceError(
-                    f"Slurm does not answer: {command[0]} did not answer within {timeout_s:g} s",
-                    tip="the Slurm controller is down or overloaded: try again later",
-                )
+                raise no_answer(command, timeout_s, _read(f"{place}.err") if os.path.exists(f"{place}.err") else "")
             time.sleep(LOOKS_EVERY_S)
         done = CommandOutput(returncode=status, stdout=_read(f"{place}.out"), stderr=_read(f"{place}.err"))
     except OSError as error:

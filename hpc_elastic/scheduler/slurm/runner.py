@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 from hpc_elastic.errors import SchedulerError
 from hpc_elastic.scheduler.slurm.output import CommandOutput
+
+_WAITS_FOR_ROOM = re.compile(
+    "(?i)Slurm temporarily unable to accept job|Slurm job queue full|Job creation temporarily disabled"
+)
 
 
 class MissingProgramError(SchedulerError):
@@ -64,10 +69,8 @@ def run_command(
             start_new_session=True,  # Ctrl-C must not reach the command: an sbatch that it ends may have submitted
         )
     except subprocess.TimeoutExpired as error:
-        raise SilenceError(
-            f"Slurm does not answer: {command[0]} did not answer within {timeout_s:g} s",
-            tip="the Slurm controller is down or overloaded: try again later",
-        ) from error
+        said = error.stderr or ""
+        raise no_answer(command, timeout_s, said if isinstance(said, str) else said.decode(errors="replace")) from error
     except OSError as error:
         kind = MissingProgramError if isinstance(error, FileNotFoundError) else SchedulerError
         raise kind(
@@ -75,3 +78,22 @@ def run_command(
             tip="is this a login node of the cluster? `--site local` runs on this machine instead",
         ) from error
     return CommandOutput(returncode=done.returncode, stdout=done.stdout, stderr=done.stderr)
+
+
+def no_answer(command: Sequence[str], timeout_s: float, stderr: str) -> SchedulerError:
+    """Return the error of a command that was killed after its time.
+
+    An sbatch that finds the cluster's queue full says so at once, and tries again by itself for two minutes (22.05 to
+    26.05, `MaxJobCount`): it has submitted nothing.
+    """
+    waits = _WAITS_FOR_ROOM.search(stderr)
+    if waits is None:
+        return SilenceError(
+            f"Slurm does not answer: {command[0]} did not answer within {timeout_s:g} s",
+            tip="the Slurm controller is down or overloaded: try again later",
+        )
+    refusal = SchedulerError(
+        f"Slurm takes no job for now: {waits[0]}", tip="the cluster's queue is full: try again later"
+    )
+    refusal.is_passing = True
+    return refusal
