@@ -4,9 +4,9 @@ Theory of operation. Slurm 22.05 and 24.11 kill the script then, and end the job
 with `--no-kill` (26.05 lets the others go on). The agents on the other nodes get a TERM while their head is lost,
 or just when one of them has become head and finds out why the TERM came, and have KillWait (30 s by default) to the
 KILL. The first of them that finds the script's node taken from the job submits another job that waits for the end of
-this one, as where a site forbids requeues. A requeue would do harm: the slurmd of
-that node lives and takes the job for one that it runs already, so that Slurm drains the node, and holds the job
-(`Duplicate jobid`). Where the run may not start again, this agent writes its result.
+this one, as where a site forbids requeues. A requeue would do harm: the slurmd of that node lives and takes the job for
+one that it runs already, so that Slurm drains the node, and holds the job (`Duplicate jobid`). Where the run may not
+start again, this agent writes its result.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ def _is_for_host(allocation: Allocation, journal: Journal) -> bool:
 
 
 def _is_host_down(allocation: Allocation, journal: Journal) -> bool | None:
-    """Return whether Slurm ends the job because it has taken its first node from it; None if it does not say."""
+    """Return whether Slurm ends the job with a node that it has taken from it; None if it does not say."""
     outlook = journal.next_start.outlook()
     if outlook is None:
         return None

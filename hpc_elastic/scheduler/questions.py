@@ -100,8 +100,8 @@ class JobQuestions:
         accepted, and a second one that waits for the same job does no harm, since the first refuses it. Nor is it one
         that the reservation of the script is over: the job is submitted without it.
         """
-        ending, is_reserved = self._find_ending_reservation(job_id), True
-        for number in range(1, SUBMIT_TRIES + 1):
+        ending, is_reserved, silences = self._find_ending_reservation(job_id), True, 0
+        while True:
             try:
                 scheduler = from_node(job_id)
                 chained = scheduler.submit_after(
@@ -111,7 +111,8 @@ class JobQuestions:
                 self._look_at(error)
                 is_silence = isinstance(error, SchedulerError) and error.is_silence
                 is_over = is_reserved and isinstance(error, SchedulerError) and error.is_reservation_over
-                if number == SUBMIT_TRIES or not (is_silence or is_over):
+                silences += is_silence
+                if silences == SUBMIT_TRIES or not (is_silence or is_over):
                     return "", error.message
                 is_reserved = is_reserved and not is_over
                 if is_silence:
@@ -124,7 +125,6 @@ class JobQuestions:
                 self._complain(f"the next start, job {chained}, is {over}")
             self._keep_from(chained, without)
             return chained, ""
-        raise AssertionError("unreachable: the last try returns")
 
     def _find_ending_reservation(self, job_id: str) -> str:
         """Return the reservation of a running job, if it ends before the job could start again; else empty.

@@ -29,6 +29,8 @@ class NodeClocks:
         self._in_attempt: dict[tuple[str, int], float] = {}
         self._in_allocation: dict[tuple[str, int], float] = {}
         self._last_in: dict[tuple[str, int], float] = {}
+        sets = (event for event in events if event.get("name") == CLOCK_SET)
+        self._steps = [(text_of(event, "node"), _time_of(event), _step_of(event)) for event in sets]
         for claim in allocations[:1]:
             self._differs[text_of(claim, "node")] = 0.0
         steps = [self._read(event) for event in events]
@@ -55,6 +57,10 @@ class NodeClocks:
         """Return by how many seconds a node's clock was set, in all."""
         return self._set_by.get(node, 0.0)
 
+    def _set_before(self, node: str, shown: float) -> float:
+        """Return by how many seconds a node's clock was set until it showed this time."""
+        return sum(step for name, at, step in self._steps if name == node and at <= shown)
+
     def _read(self, event: Object) -> float:
         """Take an event in; return by how much its node's clock was set until then."""
         node, metadata, name = text_of(event, "node"), event.get("metadata"), event.get("name")
@@ -63,13 +69,27 @@ class NodeClocks:
         if name != CLOCK_SET:
             self._in_attempt.setdefault((node, whole_of(event, "attempt")), before)
             self._in_allocation.setdefault((node, whole_of(event, "allocation")), before)
-        step, offset, other = metadata.get("step_s"), metadata.get("offset_s"), metadata.get("node")
-        if name == CLOCK_SET and is_number(step):
-            self._set_by[node] = before + float(step)  # the event itself is by the new clock
+        offset, other = metadata.get("offset_s"), metadata.get("node")
+        if step := _step_of(event):
+            self._set_by[node] = before + step  # the event itself is by the new clock
         elif name == "node.clock_differs" and isinstance(other, str) and is_number(offset):
-            self._differs.setdefault(other, self._differs.get(node, 0.0) + before + float(offset))
+            first = float(offset) - self._set_before(other, _time_of(event) + float(offset))
+            self._differs.setdefault(other, self._differs.get(node, 0.0) + before + first)
         self._last_in[node, whole_of(event, "allocation")] = self.set_by(node)
         return self.set_by(node)
+
+
+def _step_of(event: Object) -> float:
+    """Return by how many seconds a clock was set, as an event tells; 0.0 if it tells of none."""
+    metadata = event.get("metadata")
+    step = metadata.get("step_s") if event.get("name") == CLOCK_SET and isinstance(metadata, dict) else None
+    return float(step) if is_number(step) else 0.0
+
+
+def _time_of(event: Object) -> float:
+    """Return the Unix seconds of an event, by its node's clock."""
+    time_ns = event.get("time_ns")
+    return float(time_ns) / 1e9 if is_number(time_ns) else 0.0
 
 
 def is_number(value: Any) -> TypeGuard[float]:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from hpc_elastic.scheduler.protocol import Exclusion
-from hpc_elastic.scheduler.questions import JobQuestions
+from hpc_elastic.scheduler.questions import SUBMIT_TRIES, JobQuestions
 
 # Slurm as far as it is asked here: `excluded` has what the job excludes, `spare` what the partition can spare.
 SLURM = """#!/bin/bash
@@ -185,6 +185,13 @@ def test_a_chained_job_is_submitted_without_a_reservation_that_is_over(slurm: Fa
     submissions = [line for line in slurm.asked() if line.startswith("sbatch ")]
     assert submissions[-1] == "sbatch --parsable --dependency=afterany:42 --reservation= /tmp/job.sh"
     assert said == ["the next start, job 43, is without the reservation that the job asks for, which is over"]
+
+
+@pytest.mark.long
+def test_silences_before_it_leave_a_try_without_the_reservation_that_is_over(slurm: FakeSlurm) -> None:
+    slurm.has_no_reservation()
+    slurm.answers_no_submission(times=SUBMIT_TRIES - 1)
+    assert JobQuestions(lambda _: None, submits_within_s=0.5).submit_after("42", without()) == ("43", "")
 
 
 def test_a_chained_job_is_kept_from_what_the_user_and_the_run_exclude(slurm: FakeSlurm) -> None:

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from hpc_elastic.rundir.records import utc_text
 from hpc_elastic.useful_time.division import TimeUse, divide, totals
 from hpc_elastic.useful_time.history import RunRecords, find_history, seconds_of
+from hpc_elastic.useful_time.node_clocks import NodeClocks
 from tests.useful_time.made_runs import BEGIN, MadeAllocation, MadeAttempt, MadeRun, Telling
 
 seconds = st.floats(0.0, 50.0)
@@ -229,6 +230,20 @@ def test_a_clock_that_only_a_later_head_has_compared_is_corrected() -> None:
         result=ended,
     )
     assert spent(records)[TimeUse.STARTING] == pytest.approx(10)
+
+
+@pytest.mark.parametrize("is_first", [True, False], ids=["its events before the head's", "after them"])
+def test_a_clock_that_is_set_before_its_node_joins_again_is_corrected_once(is_first: bool) -> None:
+    """The head finds the difference that the node itself has noted."""
+
+    def event(name: str, by: str, seconds: float, /, **metadata: Any) -> dict[str, Any]:
+        return {"name": name, "time_ns": int((BEGIN + seconds) * 1e9), "node": by, "metadata": metadata}
+
+    own = [event("a", "b", 10), event("node.clock_set", "b", 3620, step_s=3600.0), event("c", "b", 3640)]
+    of_head = [event("node.clock_differs", "a", 30, node="b", offset_s=3600.0)]
+    clocks = NodeClocks([{"node": "a"}], [*own, *of_head] if is_first else [*of_head, *own])
+    found = clocks.of_events[:3] if is_first else clocks.of_events[1:]
+    assert found == [0, 3600, 3600]
 
 
 def test_an_allocation_ends_at_the_latest_when_the_next_one_begins() -> None:
