@@ -48,7 +48,7 @@ class Verdicts:
         run.resumed.check_end()
         for result in run.disk.results:
             require(bool(result.cause), "the result names no cause")
-            is_true = self._is_true(result.reason)
+            is_true = self._is_true(result.reason) or self._ends_anyway(result.reason, result.cause)
             require(is_true, f"the run is {result.state.value} for {result.reason} ({result.cause}), which is not so")
             self._check_cause(result.reason, result.cause)
             self._check_want(result.reason)
@@ -150,6 +150,12 @@ class Verdicts:
             "nodes_missing": bool(witness.kinds & {"missing", "loss", "term", "disk", "unfit", "unhealthy"})
             or self._is_first_head_late(),
         }.get(reason, False)
+
+    def _ends_anyway(self, reason: str, cause: str) -> bool:
+        """Whether a person's request was found only as the run was stopped for something else, on a slow disk."""
+        is_found = cause.startswith("cancelled while the run was stopped because")
+        is_asked = self._run.is_stop_requested and self._run.stop_requested_at < self._run.disk.ended_at
+        return reason == "stop_requested" and is_found and is_asked
 
     def _check_want(self, reason: str) -> None:
         """A run does not end for want of nodes that are there: who gives up a head that is gone joins the next one."""
