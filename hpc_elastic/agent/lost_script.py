@@ -6,7 +6,7 @@ or just when one of them has become head and finds out why the TERM came, and ha
 KILL. The first of them that finds the script's node taken from the job submits another job that waits for the end of
 this one, as where a site forbids requeues. A requeue would do harm: the slurmd of that node lives and takes the job for
 one that it runs already, so that Slurm drains the node, and holds the job (`Duplicate jobid`). Where the run may not
-start again, this agent writes its result.
+start again, or Slurm refuses the other job to all of them, an agent writes its result.
 """
 
 from __future__ import annotations
@@ -63,7 +63,9 @@ def follow_lost_script(
             time.sleep(pause_s)
             is_down = _is_host_down(allocation, journal)
             if is_down and _comes_to_turn(journal, turn * stands_by_s):
-                _follow(allocation, journal)
+                cause = _follow(allocation, journal)
+                if cause and _comes_to_turn(journal, (MOST_ASKERS - turn) * stands_by_s):
+                    _write_result(allocation, journal, cause)
             if is_down is not None or time.monotonic() > ends:
                 return
 
@@ -106,21 +108,25 @@ def _may_follow(journal: Journal) -> bool:
     return not (journal.is_end_wanted or journal.next_start.has_follower() or journal.read_records().result)
 
 
-def _follow(allocation: Allocation, journal: Journal) -> None:
+def _follow(allocation: Allocation, journal: Journal) -> str:
+    """Have another job submitted; return the cause with which the run ends, for this agent is refused that job."""
     host = allocation.nodes[0]
     what = f"{host}, the node of the batch script, was set DOWN, and Slurm ends job {allocation.job_id} with it"
     if journal.next_start.reason_of() is None:
         if refusal := journal.next_start.find_refusal(NODE_LOST):
             journal.say(f"{what}; {refusal}", "error")
             _write_result(allocation, journal, f"{what}; {refusal}")
-            return
+            return ""
         journal.next_start.note(NODE_LOST, [host])
     avoid = [*(node for node in journal.next_start.nodes_of() if node != host), host]  # what matters most is the last
     journal.say(f"{what}: another job is to take its place")
-    if refusal := ask_for_another_start(
+    refusal = ask_for_another_start(
         journal, say=lambda text: journal.say(text, "warning"), avoid=avoid, is_by_another_job=True
-    ):
+    )
+    if refusal:
         journal.say(f"no job takes the place of job {allocation.job_id}: {refusal}", "error")
+        return f"{what}; no other job takes its place: {refusal}"
+    return ""
 
 
 def _write_result(allocation: Allocation, journal: Journal, cause: str) -> None:

@@ -19,7 +19,7 @@ from hpc_elastic.rundir.layout import RunLayout
 from hpc_elastic.rundir.records import Endpoint, RunResultRecord
 from hpc_elastic.rundir.store import read_lines
 from hpc_elastic.scheduler.allocation import Allocation
-from hpc_elastic.scheduler.protocol import JobOutlook, JobState
+from hpc_elastic.scheduler.protocol import Exclusion, JobOutlook, JobState
 from tests.agent.answers import Answers
 from tests.plans import make_run_plan
 
@@ -47,7 +47,7 @@ class Ending:
         self.place = Allocation(
             job_id="7", restart_count=0, array_task=None, node_id=node_id, nodes=("a", "b", "c"), is_local=False
         )
-        plan = replace(make_run_plan(root), requeue=requeue)
+        self.plan = plan = replace(make_run_plan(root), requeue=requeue)
         self.journal = Journal(self.layout, plan, self.place, questions=self.answers)
         self.journal.allocation = 1
         (root / "requests.jsonl").touch()
@@ -156,3 +156,33 @@ def test_no_job_takes_the_place_where_the_run_may_not_start_again(requeue: Reque
     result = RunResultRecord(**json.loads(Path(ending.layout.result).read_text()))
     assert (result.state, result.exit_code, result.reason, result.written_by) == ("FAILED", 7, "node_lost", "b")
     assert result.cause.startswith("a, the node of the batch script, was set DOWN, and Slurm ends job 7 with it; ")
+
+
+def test_a_refusal_of_the_job_that_is_to_take_its_place_stands_in_the_result(tmp_path: Path) -> None:
+    """Each agent is refused it; the first would have written the result while the others still asked, if at once."""
+    ending = Ending(tmp_path)
+    ending.answers.refusal = "sbatch: error: Invalid account or account/partition combination specified"
+    assert len(ending.leave(LOST)) == 1
+    result = RunResultRecord(**json.loads(Path(ending.layout.result).read_text()))
+    assert (result.state, result.exit_code, result.reason, result.written_by) == ("FAILED", 7, "node_lost", "b")
+    assert result.cause == (
+        "a, the node of the batch script, was set DOWN, and Slurm ends job 7 with it; no other job takes its place: "
+        + ending.answers.refusal
+    )
+
+
+def test_an_agent_that_is_refused_the_job_leaves_the_result_to_one_that_is_not(tmp_path: Path) -> None:
+    """One node may have no sbatch; the next agent asks while this one waits."""
+    ending = Ending(tmp_path)
+    ending.answers.refusal = "sbatch: not found"
+    other = Journal(ending.layout, ending.plan, replace(ending.place, node_id=2), questions=Answers())
+    other.allocation = 1
+
+    def submit_elsewhere(job_id: str, without: Exclusion) -> tuple[str, str]:
+        other.next_start.start_again(["a"], is_by_another_job=True)
+        return "", ending.answers.refusal
+
+    ending.answers.submit_after = submit_elsewhere  # type: ignore[method-assign]
+    ending.leave(LOST)
+    assert not Path(ending.layout.result).exists()
+    assert [line["kind"] for line in read_lines(ending.layout.requests)] == ["requeue", "chain"]
