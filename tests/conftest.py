@@ -23,7 +23,7 @@ from pathlib import Path
 
 import pytest
 
-from tests import remains, slurm_choice
+from tests import memory_folder, remains, slurm_choice
 from tests.slurm_sandbox import versions
 from tests.slurm_sandbox.cluster import Cluster, wait_until
 
@@ -75,6 +75,8 @@ def pytest_configure(config: pytest.Config) -> None:
         raise pytest.UsageError(str(error)) from error
     if not _is_xdist_worker(config):
         os.environ[remains.MARK] = uuid.uuid4().hex
+        if config.getoption("basetemp") is None and not config.getoption("collectonly"):
+            memory_folder.use_memory()
     _let_children_have_default_signals()
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import getpass
 import os
 import subprocess
 import sys
@@ -9,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests import remains, slurm_choice
+from tests import memory_folder, remains, slurm_choice
 
 REPOSITORY = Path(__file__).parents[1]
 # A session of its own, whose tests need no Slurm to skip, fail or pass.
@@ -250,3 +251,24 @@ def test_files_of_any_name_are_listed_on_a_line_each(tmp_path: Path) -> None:
         assert sorted(listed) == listed
     finally:
         left.unlink()
+
+
+@pytest.mark.long
+@pytest.mark.skipif(os.geteuid() != 0, reason="who is not root mounts nothing")
+def test_folders_of_tests_are_in_memory_and_end_with_the_session(tmp_path: Path) -> None:
+    (tmp_path / "folders").mkdir()
+    before = remains.listing()
+    failing = "def test_it(tmp_path): (tmp_path / 'left').touch(); assert not tmp_path"  # its folder stays, on a disk
+    assert "1 failed" in run_session(tmp_path, failing, TMPDIR=str(tmp_path / "folders")).stdout
+    is_possible = subprocess.run(["unshare", "--mount", "true"]).returncode == 0
+    is_possible = is_possible and memory_folder.available_bytes() >= memory_folder.NEEDED_BYTES
+    found = [*(tmp_path / "folders" / f"pytest-of-{getpass.getuser()}").rglob("left")]
+    assert (found == []) is is_possible
+    assert [line for line in remains.listing() if line.startswith("mount") and line not in before] == []
+
+
+@pytest.mark.long
+def test_a_session_that_names_a_folder_has_those_of_its_tests_there(tmp_path: Path) -> None:
+    failing = "def test_it(tmp_path): (tmp_path / 'left').touch(); assert not tmp_path"
+    assert "1 failed" in run_session(tmp_path, failing, f"--basetemp={tmp_path / 'mine'}").stdout
+    assert len([*(tmp_path / "mine").rglob("left")]) == 1
