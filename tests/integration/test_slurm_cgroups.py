@@ -257,18 +257,21 @@ def test_a_worker_over_its_memory_is_killed_and_its_agent_lives_to_tell(
 
 
 @pytest.mark.variant(of="test_a_training_that_fits_only_without_states_goes_on_without_them")
-def test_states_that_fill_the_memory_of_a_job_cost_one_restart(confined_door: Door, confining: Cluster) -> None:
-    """Each node has a cgroup of its own, whose limit is the job's; the agent and the keeper in it live on."""
+def test_states_that_fill_the_memory_of_a_job_cost_one_restart_a_node(confined_door: Door, confining: Cluster) -> None:
+    """Each node has a cgroup of its own, whose limit is the job's; the agent and the keeper in it live on.
+
+    Mostly both nodes have no memory left in the same moment; one may be stopped before it is as far as the other.
+    """
     more = "start: spawn\nrestart: {max_restarts: 3}\nstate: {replicas: 1, limit: 60%}"
     write_job(confined_door, nodes="2", workers="1", more=more)
     arguments = ["--set", "resources.memory_per_node=500M"]
     script = f"{{script: {greedy_trainer.__file__}, args: [{confined_door.folder}, 1]}}"
     run = confined_door.submit("job.yaml", "--set", f"entrypoint={script}", *arguments, wait=True)
-    assert run.attempts() == [1, 2], run.story()
-    first, second = begun(confined_door.folder)
+    full = sum(LINE in path.read_text() for path in run.path.glob("agents/*.out"))
+    assert 1 <= len(run.attempts()) - 1 <= full, run.story()
+    first, second = begun(confined_door.folder)[:2]
     assert first == (1, 0, False)
     assert second in [(2, greedy_trainer.GREEDY_FROM - back, True) for back in (0, 1)]
-    assert LINE in run.story()
     only_slurm_is_left(confining)
 
 
