@@ -16,11 +16,34 @@ import sys
 import traceback
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import IO, TypeVar
 
 T = TypeVar("T")
 RARELY = 50_000, 20, 100  # the oldest is what the run that is played has, and then it is garbage as a whole
-GROWS_BY_MB = 150  # a child
+GROWS_BY_MB = 150  # a child, or the process of tests
+
+
+class Held:
+    """The memory that a process holds, most of it garbage that nobody has looked for."""
+
+    def __init__(self, *, grows_by_mb: float = GROWS_BY_MB) -> None:
+        self._grows_by_mb = grows_by_mb
+        self._most_mb = resident_mb() + grows_by_mb
+
+    def collect_if_grown(self) -> bool:
+        """Collect the garbage if the process has grown since the last time; return whether it has."""
+        if resident_mb() <= self._most_mb:
+            return False
+        gc.collect()
+        self._most_mb = resident_mb() + self._grows_by_mb
+        return True
+
+
+def resident_mb() -> float:
+    """Return how much memory this process holds now; that of its children is not in it (proc_pid_statm(5))."""
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    return pages * resource.getpagesize() / 1e6
 
 
 def collect_rarely() -> None:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 
 import pytest
 
-from tests.simulation.garbage import in_children
+from tests.simulation.garbage import Held, in_children, resident_mb
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*use of fork:DeprecationWarning")
 
@@ -39,3 +40,22 @@ def test_an_error_in_a_child_is_told_and_names_its_seed(capfd: pytest.CaptureFix
     with pytest.raises(RuntimeError, match="seed 0"):
         list(in_children(range(4), play))
     assert "ValueError: of seed 0" in capfd.readouterr().err
+
+
+def test_what_tests_have_left_is_collected_once_it_is_much() -> None:
+    held = Held(grows_by_mb=40)
+    assert not held.collect_if_grown()
+    before, was_on = resident_mb(), gc.isenabled()
+    gc.disable()
+    try:
+        for _ in range(100):
+            garbage: list[object] = [bytes(1 << 20)]
+            garbage[0] = (bytearray(b"1") * (1 << 20), garbage)
+        del garbage
+        assert resident_mb() > before + 80
+        assert held.collect_if_grown()
+        assert resident_mb() < before + 40
+    finally:
+        if was_on:
+            gc.enable()
+    assert not held.collect_if_grown()
