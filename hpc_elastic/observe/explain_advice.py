@@ -176,6 +176,11 @@ def advice_of(facts: ExplainFacts, failure_class: str | None) -> Iterable[str]:
             "lower nodes.min, or submit the job file again: somebody has made the job smaller while it waited "
             "(scontrol update NumNodes), or has submitted its script with another number (sbatch --nodes)"
         )
+    elif is_end and facts.is_foreground and facts.snapshot.reason == "terminated":
+        yield (
+            "keep the allocation until the run is over: it ended because its shell was left, because its time was up, "
+            "or by scancel; a run of `hpc-elastic submit` has a job of its own, which is started again"
+        )
     elif is_end:
         advice = _about_setup(facts.snapshot.cause or "") or _BY_REASON.get(facts.snapshot.reason or "", "")
         yield from filter(None, [advice])

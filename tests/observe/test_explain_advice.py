@@ -242,6 +242,19 @@ def test_a_prolog_that_takes_longer_than_a_launch_can_be_waited_for(tmp_path: Pa
 
 
 @pytest.mark.parametrize(
+    ("foreground", "advice"),
+    [(True, "keep the allocation until the run is over"), (False, "if it was the time limit or preemption")],
+)
+def test_a_run_that_ends_with_the_allocation_it_was_called_in_is_not_advised_to_requeue(
+    foreground: bool, advice: str, tmp_path: Path
+) -> None:
+    run = RunBuilder(tmp_path / "run").submit(foreground=foreground).allocate().open_attempt(1)
+    run.end(RunState.CANCELLED, exit_code=10, reason="terminated", cause="node1 got SIGTERM from outside")
+    found = explain(read_explain_facts(run.layout, take_tolerant_snapshot(run.layout)), 0.0)
+    assert [each.startswith(advice) for each in found.advice] == [True]
+
+
+@pytest.mark.parametrize(
     ("line", "advice"),
     [
         ("failed (status 127): module load cuda", "`module` is no command or function of the bash that runs setup"),
