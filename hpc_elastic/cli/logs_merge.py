@@ -148,6 +148,7 @@ def print_merged(layout: RunLayout, choice: Choice) -> int:
 
     Raises:
         UsageError: there is no such attempt, node or rank.
+        FileSystemError: this user may not read some of it.
     """
     attempt, failed = _attempt(layout, choice)
     if attempt is None:
@@ -387,6 +388,9 @@ def failed_ranks(layout: RunLayout, attempt: int) -> tuple[int, ...]:
     """Return the ranks that failed in an attempt: each of them has an error file.
 
     A listing of a rank's folder is one question to a file server, which answers anew to it.
+
+    Raises:
+        FileSystemError: this user may not see whether a rank has one.
     """
     return tuple(rank for rank in store.list_numbers(layout.ranks(attempt)) if _has_failed(layout, attempt, rank))
 
@@ -395,6 +399,9 @@ def _has_failed(layout: RunLayout, attempt: int, rank: int) -> bool:
     folder, name = os.path.split(layout.error(attempt, rank))
     try:
         return name in os.listdir(folder)
+    except PermissionError:
+        with store.file_system_errors(folder, "read"):
+            raise
     except OSError:
         return False
 

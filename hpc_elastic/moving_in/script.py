@@ -7,6 +7,7 @@ shell. Lines that only find addresses for a rendezvous are left out.
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -67,6 +68,8 @@ _STARTS = re.compile(
     r"(^|[\s;(])(torchrun|deepspeed|ft_launcher|accelerate\s+launch|srun\s[^\n]*python|python3?\s+-m\s+torch\.distr)"
 )
 _MOST_BYTES = 1 << 20
+_FIRST_LINE = re.compile(r"#![ \t]*(\S[^\n]*)")
+_OF_NO_BASH = re.compile(r"t?csh|fish|python|ipython|xonsh|perl|ruby|Rscript|julia|lua|tclsh|node|pwsh|nu$|elvish")
 
 
 def move_script(text: str, *, file: str) -> Moved:
@@ -77,10 +80,16 @@ def move_script(text: str, *, file: str) -> Moved:
         file: its name, for messages.
 
     Raises:
-        JobError: there is no command that starts a training, or more than one, or it stands in a compound command.
+        JobError: there is no command that starts a training, or more than one, or it stands in a compound command; or
+            it is a script of another language.
     """
     if len(text) > _MOST_BYTES or "\0" in text:
         raise JobError([f"{file}: expected a batch script of at most 1 MiB of text"])
+    if (language := _other_language(text)) is not None:
+        tip = (
+            "write the lines before the training in bash, which runs `setup` of a job file, and say `init --from` again"
+        )
+        raise JobError([f"{file}:1: expected a script of bash or sh, found one of {language}"], tip=tip)
     text = MARKS.sub("?", text.replace("\r\n", "\n"))
     moved, request = Moved(), ResourceRequest()
     for found in read_directives(text):
@@ -114,6 +123,16 @@ def move_script(text: str, *, file: str) -> Moved:
     moved.keys.update(launch.keys)
     _count(launch, moved, request)
     return moved
+
+
+def _other_language(text: str) -> str | None:
+    """Return the program that a script's first line names if its language is not bash's, such as csh or Python's."""
+    line = _FIRST_LINE.match(text)
+    named = line[1].split() if line is not None else []
+    if named and os.path.basename(named[0]) == "env":
+        named = [word for word in named[1:] if not word.startswith("-") and "=" not in word]
+    program = os.path.basename(named[0]) if named else ""
+    return program if _OF_NO_BASH.match(program) else None
 
 
 def _find_launch(everything: list[Statement], known: dict[str, str], file: str) -> tuple[int, list[str]]:

@@ -128,6 +128,9 @@ _BY_A_PERSON = re.compile(rf"{JOB_CANCELLED}|step \S+ of the job, in which the a
 _MADE_SMALLER = re.compile(r"the job has [0-9]+ nodes? \(.*\), and the run needs at least ")
 # The cause where srun had no answer about the launch of an agent.
 _LAUNCH_TIMED_OUT = re.compile(r"srun could not start the agents on .*Socket timed out")
+# The cause where a line of setup is csh's, or has a word that bash does not know.
+_SETUP_OF_CSH = re.compile(r"setup line failed \(status [0-9]+\): (?:setenv|unsetenv|source\s\S*\.csh)(?![^\s;])")
+_SETUP_UNKNOWN = re.compile(r"setup line failed \(status 127\): ([A-Za-z_][\w.-]*)(?!\S)")
 _WORDS = frozenset(member.value for member in FailureClass)
 _HANGS = ("stalled", "silent", "collective_timeout")
 
@@ -173,8 +176,30 @@ def advice_of(facts: ExplainFacts, failure_class: str | None) -> Iterable[str]:
             "lower nodes.min, or submit the job file again: somebody has made the job smaller while it waited "
             "(scontrol update NumNodes), or has submitted its script with another number (sbatch --nodes)"
         )
-    elif is_end and (advice := _BY_REASON.get(facts.snapshot.reason or "", "")):
-        yield advice
+    elif is_end and facts.is_foreground and facts.snapshot.reason == "terminated":
+        yield (
+            "keep the allocation until the run is over: it ended because its shell was left, because its time was up, "
+            "or by scancel; a run of `hpc-elastic submit` has a job of its own, which is started again"
+        )
+    elif is_end:
+        advice = _about_setup(facts.snapshot.cause or "") or _BY_REASON.get(facts.snapshot.reason or "", "")
+        yield from filter(None, [advice])
+
+
+def _about_setup(cause: str) -> str:
+    """Return what to do about a line of setup that works in the user's login shell; empty if nothing says so."""
+    if _SETUP_OF_CSH.search(cause):
+        return (
+            "write the line in bash, which runs setup whatever your login shell is: `export NAME=value` for setenv, "
+            "`source bin/activate` for activate.csh"
+        )
+    if found := _SETUP_UNKNOWN.search(cause):
+        return (
+            f"`{found[1]}` is no command or function of the bash that runs setup, which reads no start-up files "
+            "(/etc/profile, ~/.bashrc, ~/.cshrc): begin setup with the line that defines it there, as `source "
+            "/etc/profile` does on most clusters for `module`"
+        )
+    return ""
 
 
 def _tells_of_no_space(facts: ExplainFacts) -> str:

@@ -75,7 +75,7 @@ class ExplainFacts:
     whether the attempt is over; `failed_agent` is the node whose agent failed itself. `stacks` are where the ranks of
     an attempt that hung were, those that wait for others last; `collectives` what torch's flight recorder says.
     `is_scancelled`: the agents got the TERM that ended the run from a `scancel`, by the script's output. `taken_nodes`
-    are lost nodes that the scheduler has taken from the job.
+    are lost nodes that the scheduler has taken from the job. `is_foreground`: the run was called in an allocation.
     """
 
     snapshot: Snapshot
@@ -94,6 +94,7 @@ class ExplainFacts:
     notes: tuple[str, ...] = ()
     is_scancelled: bool = False
     taken_nodes: tuple[str, ...] = ()
+    is_foreground: bool = False
 
 
 def find_culprit(root_cause: Mapping[str, Any] | None, failures: Iterable[FailureFacts]) -> FailureFacts | None:

@@ -21,7 +21,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from hpc_elastic.codec import DecodeError, from_json
-from hpc_elastic.errors import UsageError
+from hpc_elastic.errors import RunDirectoryError, UsageError
 from hpc_elastic.hostlist import HostlistError, expand_hostlist
 from hpc_elastic.observe.explain_evidence import TRACEBACK_LINES, callstack_of, excerpt, excerpts_of_rank
 from hpc_elastic.observe.explain_facts import (
@@ -41,6 +41,7 @@ from hpc_elastic.observe.explain_facts import (
 from hpc_elastic.observe.facts import AttemptFacts
 from hpc_elastic.observe.rank_output import output_path
 from hpc_elastic.observe.snapshot import Snapshot
+from hpc_elastic.rundir import store
 from hpc_elastic.rundir.complaint import last_lines
 from hpc_elastic.rundir.error_file import read_tail
 from hpc_elastic.rundir.layout import RunLayout
@@ -137,6 +138,7 @@ class _Reader:
             notes=tuple(dict.fromkeys(self._notes)),
             is_scancelled=is_scancelled,
             taken_nodes=tuple(self._taken_nodes(attempt, losses)),
+            is_foreground=self._is_foreground(),
         )
 
     def _is_scancelled(self, attempt: int | None) -> bool:
@@ -145,6 +147,12 @@ class _Reader:
         if snapshot.reason != "terminated" or not snapshot.job_id or attempt_after(snapshot, attempt) is not None:
             return False
         return tells_of_scancel(last_lines(self._layout.script_output(snapshot.job_id)))
+
+    def _is_foreground(self) -> bool:
+        try:
+            return bool((store.read_json(self._layout.submission) or {}).get("foreground"))
+        except RunDirectoryError:  # whoever reads the run may not read all of it
+            return False
 
     def _taken_nodes(self, attempt: int | None, losses: Sequence[NodeLoss]) -> Iterator[str]:
         """Yield the lost nodes that Slurm has taken from the job: set DOWN, or left out where a job is made smaller."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -28,6 +29,7 @@ from hpc_elastic.rundir.record_file import ALLOCATION, ATTEMPT, PLAN, RESULT, SU
 from hpc_elastic.rundir.states import FORGETS_AFTER
 
 _ROSTER_BYTES = 64 * 1024
+SILENT_S = 10.0  # in which srun starts agents where nothing keeps it from that
 _RESULT_TIP = "move it away: the status then comes from the other records and the scheduler, which is asked again"
 _RECORD_TIP = "restore it; to end the job without it: `squeue --me` and `scancel`, or `kill` for a run on this machine"
 
@@ -87,7 +89,7 @@ class Facts:
     has_ended: bool = False  # whether a head has recorded that the latest allocation ends, after which the run goes on
     between: str | None = None  # why the latest attempt has ended, if it has and the next one is not open yet
     notice: str | None = None  # that the workers of the same start will be stopped soon: when it was given, and why
-    step_wait: str = ""  # why no agent has been started yet, if the batch script's last line says that srun waits
+    step_wait: str = ""  # why no agent has been started yet, if the batch script's output shows that srun waits
     clock_steps: tuple[ClockStep, ...] = ()  # of the heads of the same start
     unreadable: tuple[str, ...] = ()  # a line about each file that cannot be read
     disk_lack: str = ""  # why nothing more can be written, if that is so; only asked for as long as there is no result
@@ -155,7 +157,7 @@ class FactReader:
             between=None if result is not None else self._between(start, attempts, requests),
             notice=self._notice(start),
             clock_steps=tuple(self._notes.clock_steps),
-            step_wait=_step_wait(script_output) if script_output and not has_agents else "",
+            step_wait=_step_wait(script_output, submission, self._plan) if script_output and not has_agents else "",
             unreadable=tuple(self._unreadable),
             chained=chained,
             disk_lack=describe_lack(layout.root) if result is None else "",
@@ -311,10 +313,18 @@ def last_line(path: str) -> str:
     return next((line.strip() for line in reversed(last_lines(path)) if line.strip()), "")
 
 
-def _step_wait(script_output: str) -> str:
-    from hpc_elastic.scheduler.slurm.srun_errors import describe_step_wait
+def _step_wait(script_output: str, submission: Mapping[str, Any], plan: Mapping[str, Any]) -> str:
+    """Return why no agent has been started yet, as far as the script's output tells that srun waits."""
+    from hpc_elastic.scheduler.slurm.srun_errors import describe_silent_wait, describe_step_wait
 
-    return describe_step_wait(last_line(script_output))
+    if waits := describe_step_wait(last_line(script_output)):
+        return waits
+    # A job of ours has no other steps, but an allocation in which `hpc-elastic run` was called may have some. An image
+    # or an environment that is fetched first takes its time.
+    if not submission.get("foreground") or plan.get("container") or plan.get("stage"):
+        return ""
+    is_old = time.time() - _modified(script_output) > SILENT_S
+    return describe_silent_wait(last_lines(script_output), str(submission.get("job_id"))) if is_old else ""
 
 
 def agent_complaint(facts: Facts) -> str:

@@ -185,6 +185,8 @@ def describe_duration(seconds: float) -> str:
 def describe_useful_time(useful_time: UsefulTime) -> str:
     """Return the useful share of a run's allocations and the largest of what else their time went to; one sentence."""
     seconds, share = useful_time.seconds, useful_time.share
+    if useful_time.forbidden:
+        return f"not known: {useful_time.forbidden[0]} cannot be read: Permission denied"
     if share is None:
         return ""
     whole = sum(seconds.values())

@@ -37,10 +37,14 @@ _TAIL = 64 * 1024
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UsefulTime:
-    """What a run's time was spent on: the spans, and the history that they divide."""
+    """What a run's time was spent on: the spans, and the history that they divide.
+
+    `forbidden` are files of events that this user may not read: without them starting looks like all of the time.
+    """
 
     history: RunHistory
     spans: tuple[TimeSpan, ...]
+    forbidden: tuple[str, ...] = ()
 
     @property
     def seconds(self) -> Mapping[TimeUse, float]:
@@ -49,8 +53,8 @@ class UsefulTime:
 
     @property
     def share(self) -> float | None:
-        """The useful share: training / all; None if there is no time at all."""
-        return share_of(self.seconds)
+        """The useful share: training / all; None if there is no time at all, or if it cannot be known."""
+        return None if self.forbidden else share_of(self.seconds)
 
     @property
     def has_repeats(self) -> bool:
@@ -92,12 +96,13 @@ def read_useful_time(
         samples: by node; for runs of versions that recorded no steps as events.
         claims: what the attempts' claims say, in their order, if the caller has read them; None: they are read.
     """
-    records = _read(layout, now=now, result=result, claims=claims)
+    forbidden: list[str] = []
+    records = _read(layout, now=now, result=result, claims=claims, forbidden=forbidden)
     if samples and not any(event.get("name") == STEPS_DONE for event in records.events):
         records = replace(records, events=[*records.events, *_steps_in(samples)])
     history = find_history(records)
     spans = divide(history.allocations, are_steps_comparable=history.are_steps_comparable)
-    return UsefulTime(history=history, spans=tuple(spans))
+    return UsefulTime(history=history, spans=tuple(spans), forbidden=tuple(forbidden))
 
 
 def furthest_step(layout: RunLayout, attempt: int, nodes: Sequence[str]) -> int | None:
@@ -125,7 +130,9 @@ def _read(
     now: float | None,
     result: Mapping[str, Any] | None,
     claims: Sequence[Mapping[str, Any]] | None,
+    forbidden: list[str],
 ) -> RunRecords:
+    """Return a run's records, and add to `forbidden` the files of events that this user may not read."""
     allocations = [each for number in _numbers(layout.allocations) if (each := _object(layout.allocation(number)))]
     if claims is None:
         claims = [each for number in _numbers(layout.attempts) if (each := _object(layout.claim(number)))]
@@ -136,7 +143,7 @@ def _read(
         submission=_object(layout.submission),
         allocations=allocations,
         attempts=attempts,
-        events=[event for node in nodes for event in _events(layout.events(node))],
+        events=[event for node in nodes for event in _events(layout.events(node), forbidden)],
         requests=list(_requests(layout)),
         result=result or _object(layout.result) or None,
         last_signs=_last_signs(layout, allocations, attempts),
@@ -169,14 +176,22 @@ def _nodes(allocations: Iterable[Mapping[str, Any]], attempts: Iterable[Mapping[
     return [name for name in names if name and "/" not in name and name not in (".", "..")]
 
 
-def _events(path: str) -> Iterator[Mapping[str, Any]]:
-    with contextlib.suppress(OSError), open(path, "rb") as file:
-        for line in file.read().splitlines():
-            if any(name in line for name in _NAMES):
-                with contextlib.suppress(ValueError, RecursionError):
-                    event = json.loads(line)
-                    if isinstance(event, dict):
-                        yield event
+def _events(path: str, forbidden: list[str] | None = None) -> Iterator[Mapping[str, Any]]:
+    try:
+        with open(path, "rb") as file:
+            lines = file.read().splitlines()
+    except PermissionError:
+        lines = []
+        if forbidden is not None:
+            forbidden.append(path)
+    except OSError:
+        lines = []
+    for line in lines:
+        if any(name in line for name in _NAMES):
+            with contextlib.suppress(ValueError, RecursionError):
+                event = json.loads(line)
+                if isinstance(event, dict):
+                    yield event
 
 
 def _requests(layout: RunLayout) -> Iterator[Mapping[str, Any]]:

@@ -157,3 +157,30 @@ def test_record_that_may_not_be_read_is_named(others: Path, verb: str, record: s
     done = as_nobody(verb, run.layout.root)
     assert done.returncode == 5, done.stderr
     assert f"error: {path} cannot be read: Permission denied\n" in done.stderr
+
+
+@pytest.mark.long
+def test_useful_time_is_not_told_by_events_that_may_not_be_read(others: Path) -> None:
+    run = RunBuilder(others / "run").submit().allocate().open_attempt(1).end()
+    run.note("node1", "node.joined", "node1", attempt=1)
+    for folder, _, _ in os.walk(run.layout.root):
+        os.chmod(folder, 0o755)
+    for path in Path(run.layout.root).rglob("*"):
+        path.chmod(path.stat().st_mode | 0o044)
+    os.chmod(run.layout.events("node1"), 0o600)
+    done = as_nobody("status", run.layout.root)
+    assert done.returncode == 0, done.stderr
+    told = f"useful time not known: {run.layout.events('node1')} cannot be read: Permission denied"
+    assert told in " ".join(done.stdout.split())
+
+
+@pytest.mark.long
+def test_ranks_that_another_user_may_not_look_at_are_not_told_not_to_have_failed(others: Path) -> None:
+    run = RunBuilder(others / "run").submit().allocate().open_attempt(1).write_error(1, 0).end()
+    for path in Path(run.layout.root).rglob("*"):
+        path.chmod(path.stat().st_mode | (0o755 if path.is_dir() else 0o044))
+    os.chmod(run.layout.root, 0o755)
+    os.chmod(run.layout.rank(1, 0), 0o700)
+    done = as_nobody("logs", run.layout.root, "--failed")
+    assert done.returncode == 5, done.stderr
+    assert f"error: cannot read {run.layout.rank(1, 0)}: Permission denied\n  tip: it belongs to another" in done.stderr

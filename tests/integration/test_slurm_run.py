@@ -8,6 +8,7 @@ import pytest
 
 from tests.integration.conftest import Door
 from tests.integration.slurm_jobs import DIES, assert_over, only_run, wait_for_ranks, write_job
+from tests.integration.test_slurm_requeue import TRAINS_ON
 from tests.slurm_sandbox.cluster import Cluster, wait_until
 from tests.tiers import variants
 from tests.without_torch import hide_torch
@@ -137,3 +138,39 @@ def test_cancel_of_a_run_inside_salloc_leaves_the_allocation(slurm_door: Door, s
     assert "ended 10" in output, errors
     assert {"node1", "node2"} <= set(output.split())
     assert_over(run, "CANCELLED", 10)
+
+
+@pytest.mark.mirrored
+def test_run_beside_a_step_that_holds_the_nodes_says_why_it_waits(slurm_door: Door, slurm: Cluster) -> None:
+    """srun says nothing itself for two minutes; an interrupt does not wait for it."""
+    slurm_door.write("train.py", WHO)
+    holds = "srun --nodes=2 --ntasks=2 sh -c 'echo > held; sleep 300' & until [ -e held ]; do sleep 0.1; done"
+    waits = (
+        f"{command_line(slurm_door, 'run', 'train.py')} & until [ -e told ]; do sleep 0.1; done; kill -INT $!; wait $!"
+    )
+    line = f'{holds}; {waits}; echo "ended $?"; scancel "$SLURM_JOB_ID.0"'
+    inside = slurm_door.start_program("salloc", "--nodes=2", "--time=5", "bash", "-c", line)
+    wait_until(lambda: list(slurm_door.folder.glob("hpc-elastic-runs/*/submission.json")), "it is submitted")
+    run = only_run(slurm_door, "")
+    job_id = run.read(run.layout.submission)["job_id"]
+    told = f"srun has started no agent yet: another step of job {job_id} may hold its CPUs"
+    wait_until(lambda: told in " ".join(slurm_door.run("status").stdout.split()), "status says so")
+    slurm_door.write("told", "")
+    output, errors = inside.communicate(timeout=60)
+    assert "ended 10" in output, errors
+    assert told in errors
+
+
+@pytest.mark.mirrored
+def test_run_whose_allocation_is_left_is_explained_by_that(slurm_door: Door, slurm: Cluster) -> None:
+    slurm_door.write("train.py", TRAINS_ON)
+    line = f"{command_line(slurm_door, 'run', 'train.py')} & until [ -e left ]; do sleep 0.1; done"
+    inside = slurm_door.start_program("salloc", "--nodes=2", "--time=5", "bash", "-c", line)
+    wait_until(lambda: list(slurm_door.folder.glob("hpc-elastic-runs/*/submission.json")), "it is submitted")
+    run = only_run(slurm_door, "")
+    wait_for_ranks(run, 2)
+    slurm_door.write("left", "")
+    inside.communicate(timeout=60)
+    assert_over(run, "CANCELLED", 10)
+    told = " ".join(slurm_door.run("explain").stdout.split())
+    assert "Keep the allocation until the run is over: it ended because its shell was left" in told

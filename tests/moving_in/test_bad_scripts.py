@@ -25,6 +25,19 @@ HEAD = "#!/bin/bash\n#SBATCH --time=10\n"
         (f"{HEAD}for i in 1 2; do\n  torchrun a.py\ndone\n", "old.sbatch:3: the training is started within `for`"),
         (f"{HEAD}run() {{\n  srun python a.py\n}}\nrun\n", "old.sbatch:3: the training is started within a function"),
         (f"{HEAD}torchrun --nproc-per-node 2\n", "old.sbatch:3: the command names no script"),
+        (
+            "#!/bin/tcsh\nsetenv LR 1\ntorchrun a.py\n",
+            "old.sbatch:1: expected a script of bash or sh, found one of tcsh",
+        ),
+        (
+            "#!/bin/csh -f\nif (1) then\ntorchrun a.py\nendif\n",
+            "old.sbatch:1: expected a script of bash or sh, found one",
+        ),
+        ("#! /usr/bin/env python3\ntorchrun\n", "old.sbatch:1: expected a script of bash or sh, found one of python3"),
+        (
+            "#!/usr/bin/env -S fish -N\r\ntorchrun a.py\n",
+            "old.sbatch:1: expected a script of bash or sh, found one of fish",
+        ),
         ("\0", "old.sbatch: expected a batch script of at most 1 MiB of text"),
         ("#" * ((1 << 20) + 1), "old.sbatch: expected a batch script of at most 1 MiB of text"),
     ],
@@ -33,6 +46,23 @@ def test_a_script_that_cannot_be_moved_in_is_refused(text: str, message: str) ->
     with pytest.raises(JobError) as raised:
         move_script(text, file="old.sbatch")
     assert str(raised.value).startswith(message)
+
+
+@pytest.mark.parametrize(
+    "first_line",
+    [
+        "#!/bin/bash -l",
+        "#!/usr/bin/env bash",
+        "#! /bin/sh",
+        "#!/bin/zsh",
+        "#!/usr/bin/ksh93",
+        "#!/opt/bin/site-shell",
+        "#!",
+    ],
+)
+def test_a_script_of_a_shell_like_bash_is_read(first_line: str) -> None:
+    moved = move_script(f"{first_line}\ntorchrun a.py\n", file="old.sbatch")
+    assert moved.document()["entrypoint"] == {"script": "a.py"}
 
 
 @pytest.mark.parametrize(

@@ -241,6 +241,38 @@ def test_a_prolog_that_takes_longer_than_a_launch_can_be_waited_for(tmp_path: Pa
     assert "do srun true && break; done" in found.advice[0]
 
 
+@pytest.mark.parametrize(
+    ("foreground", "advice"),
+    [(True, "keep the allocation until the run is over"), (False, "if it was the time limit or preemption")],
+)
+def test_a_run_that_ends_with_the_allocation_it_was_called_in_is_not_advised_to_requeue(
+    foreground: bool, advice: str, tmp_path: Path
+) -> None:
+    run = RunBuilder(tmp_path / "run").submit(foreground=foreground).allocate().open_attempt(1)
+    run.end(RunState.CANCELLED, exit_code=10, reason="terminated", cause="node1 got SIGTERM from outside")
+    found = explain(read_explain_facts(run.layout, take_tolerant_snapshot(run.layout)), 0.0)
+    assert [each.startswith(advice) for each in found.advice] == [True]
+
+
+@pytest.mark.parametrize(
+    ("line", "advice"),
+    [
+        ("failed (status 127): module load cuda", "`module` is no command or function of the bash that runs setup"),
+        ("failed (status 127): conda activate x", "`conda` is no command or function of the bash that runs setup"),
+        ("failed (status 127): setenv LR 1", "write the line in bash, which runs setup whatever your login shell is"),
+        ("failed (status 2): source v/bin/activate.csh", "write the line in bash, which runs setup"),
+        ("failed (status 1): module load cuda", "read the end of the script's output"),
+        ("failed (status 1): source csh.sh", "read the end of the script's output"),
+    ],
+)
+def test_a_setup_line_that_bash_does_not_know_is_advised_about(line: str, advice: str, tmp_path: Path) -> None:
+    cause = f"the script ended with exit code 3 before any agent started: hpc_elastic: setup line {line}"
+    run = RunBuilder(tmp_path / "run").submit().start_script()
+    run.end(RunState.FAILED, exit_code=3, reason="setup_failed", cause=cause, nodes=())
+    found = explain(read_explain_facts(run.layout, take_tolerant_snapshot(run.layout)), 0.0)
+    assert [each.startswith(advice) for each in found.advice] == [True]
+
+
 def test_nodes_that_did_not_join_are_no_process_group(tmp_path: Path) -> None:
     root_cause = RootCause(attempt=1, failure_class="rendezvous", line="1 of 2 nodes joined", nodes=("node2",))
     run = start(tmp_path / "run")

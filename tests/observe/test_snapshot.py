@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -456,3 +458,30 @@ def test_a_run_whose_agents_wait_for_another_step_of_the_job_says_so(line: str, 
     assert (told in (snapshot.note or "")) is is_told
     run.allocate()
     assert "srun waits" not in (take_snapshot(run.layout, TellingScheduler(JobState.RUNNING)).note or "")
+
+
+@pytest.mark.parametrize(
+    ("foreground", "age_s", "more", "is_told"),
+    [
+        (True, 60, "", True),
+        (True, 60, "srun: cluster configuration lacks support for cpu binding\n", True),
+        (True, 5, "", False),
+        (False, 60, "", False),
+        (True, 60, "srun: Job 42 step creation temporarily disabled, retrying (Requested nodes are busy)\n", False),
+    ],
+)
+def test_a_run_in_an_allocation_whose_srun_says_nothing_names_the_other_steps(
+    foreground: bool, age_s: float, more: str, is_told: bool, tmp_path: Path
+) -> None:
+    """srun asks for a step for two minutes before it says that it waits (tried on 22.05 and 24.11)."""
+    run = RunBuilder(tmp_path / "run").submit(foreground=foreground)
+    launches = "hpc_elastic: starting an agent on each of 2 nodes (start 0)\n"
+    run.start_script(f"hpc_elastic: run directory x\n{launches}{more}")
+    written = time.time() - age_s
+    os.utime(run.layout.script_output("42"), (written, written))
+    told = (
+        "srun has started no agent yet: another step of job 42 may hold its CPUs or memory; `squeue --steps --jobs=42`"
+    )
+    assert (told in (take_snapshot(run.layout, TellingScheduler(JobState.RUNNING)).note or "")) is is_told
+    run.allocate()
+    assert "srun has" not in (take_snapshot(run.layout, TellingScheduler(JobState.RUNNING)).note or "")

@@ -68,7 +68,7 @@ async def explain(
     others: Sequence[int] = OTHER_PORTS,
     probe_bound_s: float = PROBE_BOUND_S,
 ) -> Finding:
-    """Return why `dial` failed; may probe other ports of the head's machine.
+    """Return why `dial` failed; may probe ports of the head's machine.
 
     Args:
         error: what `dial` raised.
@@ -92,6 +92,10 @@ async def explain(
     what = error.strerror or str(error)
     if error.errno != errno.ENETUNREACH:
         port = await find_answering_port(place.address, others, timeout_s=probe_bound_s)
+        # One lost packet is enough for a dial in vain, and no sign of a firewall.
+        is_late = port is not None and answer is Answer.NOTHING
+        if is_late and await probe(place.address, place.port, timeout_s=probe_bound_s) is Answer.ACCEPTED:
+            return not_answered(place, f"{what}, but it answers now: packets were lost, or the node was too busy")
         if port is not None:
             return _finding(RendezvousCause.BLOCKED_PORT, place, describe_blocked(place, what, port_range, port))
     detail = f"cannot route to {place}: {what}"

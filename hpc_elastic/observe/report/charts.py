@@ -17,6 +17,7 @@ Value = Callable[[Line], "float | None"]
 
 def chart_data(data: ReportData) -> dict[str, Any]:
     """Return what the page's script draws; times are in milliseconds since 1970."""
+    spans = () if data.useful_time.forbidden else data.useful_time.spans
     return {
         "begin": _ms(data.begin),
         "end": _ms(data.end),
@@ -37,7 +38,7 @@ def chart_data(data: ReportData) -> dict[str, Any]:
             }
             for each in data.failures
         ],
-        "uses": [[_ms(each.begin), _ms(each.end), each.use.value, each.attempt] for each in data.useful_time.spans],
+        "uses": [[_ms(each.begin), _ms(each.end), each.use.value, each.attempt] for each in spans],
         "restarts": [[_ms(each.times.opened), number] for number, each in enumerate(data.attempts)],
         "metrics": metrics(data.samples, data.begin, data.end),
     }

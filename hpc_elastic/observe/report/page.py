@@ -16,7 +16,14 @@ from datetime import datetime, timezone
 
 from hpc_elastic.errors import UsageError
 from hpc_elastic.observe.clock_steps import describe_steps, known_span
-from hpc_elastic.observe.narrate import count, describe_left_out, describe_nodes, describe_state, of_limit
+from hpc_elastic.observe.narrate import (
+    count,
+    describe_left_out,
+    describe_nodes,
+    describe_state,
+    describe_useful_time,
+    of_limit,
+)
 from hpc_elastic.observe.report.charts import chart_data
 from hpc_elastic.observe.report.collect import FailureSeen, ReportData
 from hpc_elastic.useful_time.division import TimeUse
@@ -154,6 +161,8 @@ def _time_use(data: ReportData) -> list[str]:
         note = (
             "The steps of the heartbeats begin anew within an attempt, so work that was done again counts as training."
         )
+    if data.useful_time.forbidden:
+        rows, note = [], f"It is {describe_useful_time(data.useful_time)}."
     queue = "" if queued_s is None else f": {readable_span(queued_s)}"
     return [
         "<section><h2>Useful and lost time</h2>",

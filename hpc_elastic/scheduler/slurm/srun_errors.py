@@ -28,6 +28,7 @@ _ENDED = re.compile(r"srun: error: (\S+): tasks? ([0-9,-]+): (.+)")
 _REBOOTED = re.compile(r"srun: error: Aborting, io error and missing step on node ([0-9]{1,7})")
 _FAILED_NODE = re.compile(r"srun: error: Node failure on (\S+)")  # Slurm has set it DOWN, or somebody has
 _WAITS = re.compile(r"srun: Job (\S+) step creation (?:temporarily|still) disabled, retrying \((.*)\)")
+_WARNS = re.compile(r"srun: (?!error|Job |Step )")
 # What slurmstepd writes to the script's output at a `scancel` (22.05, 24.11 and 26.05). Another cause stands after DUE
 # TO (TIME LIMIT, PREEMPTION, NODE FAILURE, JOB REQUEUE ...); the signal of 26.05 is none.
 _SCANCEL = re.compile(r".*\berror: \*\*\* JOB \S+ ON \S+ CANCELLED AT \S+(?: DUE to SIGNAL \w+)? \*\*\*")
@@ -56,6 +57,25 @@ def describe_step_wait(last_line: str) -> str:
     job_id, reason = match[1], printable_line(match[2])
     return (
         f"srun waits to start the agents ({reason}): another step of job {job_id} may hold its CPUs or memory; "
+        f"`squeue --steps --jobs={job_id}`"
+    )
+
+
+def describe_silent_wait(lines: Sequence[str], job_id: str) -> str:
+    """Return for people that srun, which was called in somebody's allocation, may wait without a word.
+
+    It asks the controller for a step and says that it waits when that has not answered for two minutes.
+
+    Args:
+        lines: of the script's output, to which nothing was added for long; empty is returned where they do not end
+            with the launch, and with what srun warns of before it asks.
+        job_id: the allocation's.
+    """
+    last = next((line for line in reversed(lines) if line.strip() and not _WARNS.match(line)), "")
+    if _LAUNCHES.fullmatch(last.strip()) is None:
+        return ""
+    return (
+        f"srun has started no agent yet: another step of job {job_id} may hold its CPUs or memory; "
         f"`squeue --steps --jobs={job_id}`"
     )
 

@@ -68,6 +68,17 @@ def test_a_machine_answers_if_one_of_its_ports_accepts_or_refuses(closed_port: i
     assert asyncio.run(find_answering_port("127.0.0.1", [])) is None
 
 
+def test_a_port_that_answers_the_next_try_is_not_called_blocked(closed_port: int) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        place = Place(head="node1", address="127.0.0.1", port=server.getsockname()[1], is_certain=True)
+        finding = why(TimeoutError("no answer within 2 s"), closed_port, place=place)
+    assert finding.cause is RendezvousCause.SILENT
+    assert finding.detail == (
+        f"got no answer of node1 (127.0.0.1) on port {place.port}: no answer within 2 s, but it answers now: "
+        "packets were lost, or the node was too busy"
+    )
+
+
 def test_other_ports_are_knocked_on_now_and_then_however_often_a_search_fails() -> None:
     elsewhere = a_place(is_certain=False)
     tries = [(a_place(), 0.0), (a_place(), 5.0), (a_place(), 29.0), (a_place(), 31.0), (elsewhere, 32.0)]

@@ -88,6 +88,16 @@ def test_the_times_of_the_page_add_up_to_the_allocation(tmp_path: Path) -> None:
     assert sum(each.end - each.begin for each in data.useful_time.spans) == pytest.approx(data.end - data.begin)
 
 
+def test_the_page_does_not_tell_useful_time_by_events_that_may_not_be_read(tmp_path: Path) -> None:
+    layout = build_run(tmp_path / "run", nodes=2)
+    data = collect_report(layout, take_snapshot(layout, None))
+    path = layout.events("node000")
+    page = render_page(replace(data, useful_time=replace(data.useful_time, forbidden=(path,))), LIBRARY)
+    assert f"It is not known: {path} cannot be read: Permission denied." in page
+    assert data_of(page)["uses"] == []
+    assert "<b>-</b><span>Useful</span>" in page
+
+
 def test_what_workers_wrote_is_text_and_nothing_else(tmp_path: Path) -> None:
     text, page = render(build_run(tmp_path / "run", nodes=2, faults=[Fault(0, EVIL), Fault(1, EVIL)]))
     assert page.count("script") == 3
