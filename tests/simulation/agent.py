@@ -52,6 +52,20 @@ T = TypeVar("T")
 CLOCKS_DIFFER_OF_UP_TO = 8  # nodes
 
 
+class Probed(asyncio.Transport):
+    """A connection on which nothing is said."""
+
+    def __init__(self, socket: Socket) -> None:
+        super().__init__()
+        self._socket = socket
+
+    def close(self) -> None:
+        self._socket.close()
+
+    def is_closing(self) -> bool:
+        return not self._socket.is_open
+
+
 class AgentProcess(Process):
     """The agent's event loop, on the simulated network."""
 
@@ -63,13 +77,13 @@ class AgentProcess(Process):
 
     async def create_connection(
         self, protocol_factory: Callable[[], SimulatedConnection], host: str, port: int
-    ) -> tuple[SimulatedConnection, SimulatedConnection]:
+    ) -> tuple[Any, Any]:
         socket = await self.agent.run.network.connect(self.agent, host, port)
         return self._made(protocol_factory, socket)
 
     async def connect_accepted_socket(
         self, protocol_factory: Callable[[], SimulatedConnection], sock: Socket
-    ) -> tuple[SimulatedConnection, SimulatedConnection]:
+    ) -> tuple[Any, Any]:
         return self._made(protocol_factory, sock)
 
     def run_in_executor(
@@ -99,10 +113,10 @@ class AgentProcess(Process):
         if self._foretold.is_played:
             self._foretold.turns(self.agent)
 
-    def _made(
-        self, make: Callable[[], SimulatedConnection], socket: Socket
-    ) -> tuple[SimulatedConnection, SimulatedConnection]:
-        connection = make()
+    def _made(self, make: Callable[[], SimulatedConnection], socket: Socket) -> tuple[Any, Any]:
+        connection: Any = make()
+        if isinstance(connection, asyncio.StreamReaderProtocol):  # only whether there is an answer is asked
+            return Probed(socket), connection
         connection.made(socket)
         return connection, connection
 

@@ -14,6 +14,7 @@ from hpc_elastic.errors import RendezvousCause
 from hpc_elastic.membership.authentication import ProtocolError, WrongSecretError
 
 PROBE_BOUND_S = 2.0
+ANSWERS_WITHIN_S = 0.5  # a port of a machine that is there, if no packet is lost; a search waits for it
 PROBE_AGAIN_S = 30.0
 
 
@@ -94,7 +95,8 @@ async def explain(
         port = await find_answering_port(place.address, others, timeout_s=probe_bound_s)
         # One lost packet is enough for a dial in vain, and no sign of a firewall.
         is_late = port is not None and answer is Answer.NOTHING
-        if is_late and await probe(place.address, place.port, timeout_s=probe_bound_s) is Answer.ACCEPTED:
+        again_s = min(ANSWERS_WITHIN_S, probe_bound_s)
+        if is_late and await probe(place.address, place.port, timeout_s=again_s) is Answer.ACCEPTED:
             return not_answered(place, f"{what}, but it answers now: packets were lost, or the node was too busy")
         if port is not None:
             return _finding(RendezvousCause.BLOCKED_PORT, place, describe_blocked(place, what, port_range, port))
