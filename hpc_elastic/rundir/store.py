@@ -178,14 +178,22 @@ def append_lines(path: str, records: Iterable[Json]) -> None:
 
 
 def may_be_shared(path: str) -> bool:
-    """Return whether a file is not on a disk of this machine; file systems of a network have no device of their own.
+    """Return whether a file is not on a disk of this machine, nor in its memory.
 
-    Where that cannot be found out it may be.
+    File systems of a network have no device of their own. Where that cannot be found out it may be.
     """
     try:
-        return os.major(os.stat(path).st_dev) == 0
+        device = os.stat(path).st_dev
+        return os.major(device) == 0 and not _is_in_memory(device)
     except OSError:
         return True
+
+
+def _is_in_memory(device: int) -> bool:
+    """Return whether a file system is one in memory, by `/proc/self/mountinfo` (proc_pid_mountinfo(5))."""
+    number = f" {os.major(device)}:{os.minor(device)} "
+    with open("/proc/self/mountinfo", encoding="utf-8", errors="surrogateescape") as file:
+        return any(number in line and line.rpartition(" - ")[2].startswith("tmpfs ") for line in file)
 
 
 def _take_back(descriptor: int, written: int) -> None:

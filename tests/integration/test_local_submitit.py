@@ -55,8 +55,8 @@ def run_of(job: submitit.Job[Any]) -> Run:
 
 
 @pytest.fixture(autouse=True)
-def _nothing_left(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """No test leaves a process of its runs behind."""
+def _nothing_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """No test leaves a process of its runs behind; looked at before its folder goes."""
     before = set(HpcElasticJob.watcher._watches)
     yield
     for job_id in set(HpcElasticJob.watcher._watches) - before:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import tempfile
 from pathlib import Path
 
 import pytest
 
 from hpc_elastic.errors import FileSystemError
 from hpc_elastic.rundir.shared_lines import ARRIVED_AFTER_S, TRIES, append_shared_line, append_shared_lines
-from hpc_elastic.rundir.store import append_line, read_lines
+from hpc_elastic.rundir.store import append_line, may_be_shared, read_lines
 
 OURS = {"kind": "stop", "by": "ada@login1"}
 THEIRS = {"kind": "save"}
@@ -74,3 +75,14 @@ def test_a_thousand_lines_take_no_longer_than_one(tmp_path: Path) -> None:
     append_shared_lines([(str(path), OURS) for path in paths], pause=other, is_shared=True)
     assert [list(read_lines(str(path))) for path in paths] == [[OURS]] * 7 + [[THEIRS, OURS]] + [[OURS]] * 992
     assert other.paused == [ARRIVED_AFTER_S] * 2
+
+
+def test_a_file_in_the_memory_of_this_machine_is_written_by_no_other_one() -> None:
+    """It has no device, like one of a network's file system."""
+    with tempfile.NamedTemporaryFile(dir="/dev/shm") as file:
+        assert not may_be_shared(file.name)
+
+
+@pytest.mark.parametrize("path", ["/proc/self/stat", "/nowhere"])
+def test_a_file_of_which_nothing_says_that_it_is_on_this_machine_may_be_shared(path: str) -> None:
+    assert may_be_shared(path)
