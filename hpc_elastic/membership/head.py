@@ -429,14 +429,24 @@ class Head:
         leases = self._members.leases
         actions = leases.questions(now)
         why = f"no answer for {self._settings.lease_s:.3g} s"
+        late_s, may_be_killed = now - leases.next_tick, self._may_be_killed(now)
         paused_s = leases.paused_s(now)  # then this process was silent, not the members, and they may be back soon
-        because = f"{self._settings.node} stood still for {paused_s:.0f} s, and heard nothing" if paused_s else why
+        late = f"{late_s:.0f}" if late_s >= 1 else f"{late_s:.1f}"
+        because = f"{self._settings.node} stood still for {late} s, and heard nothing"
         if paused_s:
             self._woke_at, self._stood_still = now, because
-        for node in leases.tick(now):  # the round closes below, without all of them
-            lost = self._lose(node, because, now, is_gone=False, may_return=paused_s > 0)
+        silent = leases.tick(now)
+        for node in silent:  # the round closes below, without all of them
+            lost = self._lose(node, because if paused_s else why, now, is_gone=False, may_return=paused_s > 0)
             actions += [*lost, *drop(node, why)]
+        if may_be_killed and not silent:
+            actions += self._observe(Seen(trigger=Trigger.NODE_LOST, nodes=(), detail=because), now)
         return actions
+
+    def _may_be_killed(self, now: float) -> bool:
+        """Return whether the guard may have killed this node's workers, for this process checks its leases too late."""
+        is_late = now >= self.fence_deadline() + self._settings.timing.guard_s
+        return is_late and self.phase is HeadPhase.RUNNING and self._members.is_in_world(self._settings.node)
 
     def _gather(self, now: float) -> list[Action]:
         """Close the round if every node that can join has joined, or the time is up."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from dataclasses import replace
 from typing import Any
@@ -15,7 +16,7 @@ from hpc_elastic.membership.messages import Assign, Beat, Dropped, End, Join, Re
 from hpc_elastic.membership.phases import HeadPhase
 from hpc_elastic.membership.ranks import assign_worker_ranks
 from hpc_elastic.membership.succession import LostHead, Succession
-from hpc_elastic.membership.timing import Timing
+from hpc_elastic.membership.timing import AGENT, Timing
 from hpc_elastic.rundir.records import RunState, Spend, World
 from tests.membership.script import (
     HeadScript,
@@ -431,6 +432,34 @@ def test_a_head_that_was_paused_tells_of_itself_where_a_member_has_given_it_up_m
     claim = the_claim(done).claim
     assert claim.reason == "node0 stood still for 6 s, and heard nothing"
     assert (len(claim.members), claim.spend.node_losses) == (4, 0)
+
+
+def late_head(late_s: float) -> tuple[HeadScript, list[Action]]:
+    """A head that checks its leases so much too late for its own workers, and what it does; all members were heard."""
+    script = running(min_nodes=1)
+    script.now += LEASE_S / 3
+    for number in (1, 2):
+        for node_id in (1, 2, 3):
+            script.say(node_id, Beat(number=number, heard=number - 1))
+        if number == 1:
+            script.head.tick(script.now)
+    script.now = script.head.fence_deadline() + late_s
+    return script, script.head.tick(script.now)
+
+
+def test_workers_that_the_guard_may_have_killed_start_again_though_no_member_was_silent() -> None:
+    """They have been heard since the head looked at its leases and told the guard until when these let workers run."""
+    script, done = late_head(AGENT.guard_s)
+    done += restart(script, 0, 1, 2, 3)
+    claim = the_claim(done).claim
+    assert re.fullmatch(r"node0 stood still for [0-9.]+ s, and heard nothing", claim.reason)
+    assert (len(claim.members), claim.spend.node_losses, claim.spend.restarts) == (4, 0, 0)
+
+
+def test_a_head_that_is_late_but_not_for_its_guard_goes_on() -> None:
+    script, done = late_head(AGENT.guard_s / 2)
+    assert not of_kind(done, SendToMember)
+    assert script.head.phase is HeadPhase.RUNNING
 
 
 def test_a_side_whose_others_do_not_come_back_in_time_still_waits_for_what_they_do() -> None:

@@ -296,6 +296,7 @@ def test_a_pause_of_the_head_beside_a_killed_agent_is_one_loss_and_not_all_of_th
         pytest.param(912104, id="ranks that run on wait for the end of those that have started again since"),
         pytest.param(912546, id="a reset in the name of a machine that has just gone down is not that of a machine"),
         pytest.param(21112, id="where messages are slow for the lease more nodes than the lost one come too late"),
+        pytest.param(21089798, id="workers that the guard has killed start again though no lease was over"),
         pytest.param(11000251, id="a run that cannot begin names the unfit nodes that it had left out before too"),
         pytest.param(32585, id="who is refused by a head of another version leaves for that"),
         pytest.param(31343, id="a store host that ends as the next attempt starts is that one's, too"),
