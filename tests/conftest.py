@@ -75,7 +75,7 @@ def pytest_configure(config: pytest.Config) -> None:
         raise pytest.UsageError(str(error)) from error
     if not _is_xdist_worker(config):
         os.environ[remains.MARK] = uuid.uuid4().hex
-        if config.getoption("basetemp") is None and not config.getoption("collectonly"):
+        if config.getoption("basetemp") is None and "not slurm" in config.getoption("markexpr").split(" and "):
             memory_folder.use_memory()
     _let_children_have_default_signals()
 

@@ -1,12 +1,15 @@
-"""Puts the folders of a session's tests into memory, where root may do so.
+"""Puts the folders of a session's tests into memory, where root may do so and no Slurm is tried.
 
 Theory of operation. What agents write is synced, some 2,000 times in a hundred tests of the command line. A disk that
 others use answers a sync in a tenth of a second, and now and then not for a minute: then tests take four times as long,
 and some fail for a bound that has nothing to do with what they try. So the controller of a session gets a mount
 namespace of its own, in which a file system in memory lies over the folder in which pytest makes those of tests; what
 it starts (xdist's workers, agents, the machines of a sandbox) inherits that, and the mount ends with the last of them.
-Nothing of it is seen from outside, or left. A session with `--basetemp` has its folders there, on a disk, and leaves
-those of tests that failed.
+Nothing of it is seen from outside, or left.
+
+A session that runs tests of a Slurm has its folders on a disk, as clusters have theirs: there each answer takes a
+while, and what agents do until it comes is part of what these tests try. So has one with `--basetemp`, and one that a
+test has started, whose files would be hidden. On a disk the folders of tests that failed stay.
 """
 
 from __future__ import annotations
@@ -18,7 +21,8 @@ import subprocess
 import tempfile
 from pathlib import Path
 
-NEEDED_BYTES = 6 << 30  # of memory that is free: the largest session holds 2 GiB in files, and the tests need theirs
+NEEDED_BYTES = 4 << 30  # of memory that is free: the files take 0.2 GiB, and the tests need theirs
+OF_A_TEST = "PYTEST_CURRENT_TEST"  # set while pytest runs one, for what that starts
 _CLONE_NEWNS = 0x00020000
 
 
@@ -28,10 +32,8 @@ def use_memory() -> bool:
     Not so for who is not root, in a container that may not mount, or with little memory.
     """
     folder = Path(tempfile.gettempdir(), f"pytest-of-{getpass.getuser()}")
-    if os.path.ismount(folder):  # of the session in which one of the tests has started this one
-        return True
     available = available_bytes()
-    if os.geteuid() or available < NEEDED_BYTES or ctypes.CDLL(None).unshare(_CLONE_NEWNS):
+    if os.environ.get(OF_A_TEST) or os.geteuid() or available < NEEDED_BYTES or ctypes.CDLL(None).unshare(_CLONE_NEWNS):
         return False
     folder.mkdir(mode=0o700, exist_ok=True)
     options = f"mode=0700,size={available // 2}"

@@ -259,7 +259,9 @@ def test_folders_of_tests_are_in_memory_and_end_with_the_session(tmp_path: Path)
     (tmp_path / "folders").mkdir()
     before = remains.listing()
     failing = "def test_it(tmp_path): (tmp_path / 'left').touch(); assert not tmp_path"  # its folder stays, on a disk
-    assert "1 failed" in run_session(tmp_path, failing, TMPDIR=str(tmp_path / "folders")).stdout
+    environ = {"TMPDIR": str(tmp_path / "folders"), memory_folder.OF_A_TEST: ""}
+    done = run_session(tmp_path, failing, "-m", "not local and not slurm", **environ)
+    assert "1 failed" in done.stdout
     is_possible = subprocess.run(["unshare", "--mount", "true"]).returncode == 0
     is_possible = is_possible and memory_folder.available_bytes() >= memory_folder.NEEDED_BYTES
     found = [*(tmp_path / "folders" / f"pytest-of-{getpass.getuser()}").rglob("left")]
@@ -270,5 +272,17 @@ def test_folders_of_tests_are_in_memory_and_end_with_the_session(tmp_path: Path)
 @pytest.mark.long
 def test_a_session_that_names_a_folder_has_those_of_its_tests_there(tmp_path: Path) -> None:
     failing = "def test_it(tmp_path): (tmp_path / 'left').touch(); assert not tmp_path"
-    assert "1 failed" in run_session(tmp_path, failing, f"--basetemp={tmp_path / 'mine'}").stdout
+    done = run_session(
+        tmp_path, failing, "-m", "not slurm", f"--basetemp={tmp_path / 'mine'}", **{memory_folder.OF_A_TEST: ""}
+    )
+    assert "1 failed" in done.stdout
     assert len([*(tmp_path / "mine").rglob("left")]) == 1
+
+
+@pytest.mark.long
+def test_a_session_that_may_try_a_slurm_has_the_folders_of_its_tests_on_a_disk(tmp_path: Path) -> None:
+    (tmp_path / "folders").mkdir()
+    failing = "def test_it(tmp_path): (tmp_path / 'left').touch(); assert not tmp_path"
+    environ = {"TMPDIR": str(tmp_path / "folders"), memory_folder.OF_A_TEST: ""}
+    assert "1 failed" in run_session(tmp_path, failing, **environ).stdout
+    assert len([*(tmp_path / "folders").rglob("left")]) == 1
