@@ -268,7 +268,10 @@ class DiskThread:
             self._remember(directory)
             return files.read(path)
 
-        return self.ask(read, is_write=False)
+        content = self.ask(read, is_write=False)
+        if content:
+            agent.run.reads.gets(agent, path)
+        return content
 
     def names(self, directory: str) -> _Listing:
         """What a directory has: who opens one asks the server, on NFS too (close-to-open)."""

@@ -11,6 +11,8 @@ from tests.simulation.world import SimulatedRun
 
 SEEDS = range(60)
 SEEN = {
+    "a connection that breaks between ranks is passed over": 12,
+    "nobody is told that states are lost": 13,
     "the first end after a notice is not told": 1,
     "who has exited 0 is not told": 5,
     "states are written until the KILL": 10,

@@ -380,6 +380,7 @@ class Headquarters(Coordinator):
         run.noted.acts(agent, self._head, action)
         run.orders.acts(agent, self._head, action)
         run.named_spares.acts(self._head, action)
+        run.unkept.acts(agent, self._head, action)
         if isinstance(action, do.ClaimAttempt):
             run.rules.asks_for(action.claim)
             run.heeded.claims(agent, self._head, action.claim)

@@ -58,6 +58,7 @@ from tests.simulation.rules.polls import Polls
 from tests.simulation.rules.progress import Progress
 from tests.simulation.rules.promptness import Promptness
 from tests.simulation.rules.quorums import Quorums
+from tests.simulation.rules.reads import Reads
 from tests.simulation.rules.refused_disks import RefusedDisks
 from tests.simulation.rules.reminders import Reminders
 from tests.simulation.rules.reports import Reports
@@ -74,6 +75,7 @@ from tests.simulation.rules.taken import Taken
 from tests.simulation.rules.terms import Terms
 from tests.simulation.rules.timeouts import TimeOuts
 from tests.simulation.rules.unfit_nodes import UnfitNodes
+from tests.simulation.rules.unkept import Unkept
 from tests.simulation.rules.verdicts import Verdicts
 from tests.simulation.rules.wrapped import Wrapped
 from tests.simulation.rules.written import Written
@@ -105,6 +107,7 @@ class SimulatedRun:
         self.rules = Rules(self)
         self.returns = Returns(self)
         self.saves = Saves(self)
+        self.reads = Reads()
         self.progress = Progress(self)
         self.points = Points(self, visit) if visit or any(each.phase == POINT for each in scenario.faults) else None
         self.conduct = Conduct(self)
@@ -153,6 +156,7 @@ class SimulatedRun:
         self.carried_out = CarriedOut(self)
         self.states = StatesSeen(self)
         self.kept = Kept(self)
+        self.unkept = Unkept(self)
         self.requested = Requested(self)
         self.heeded = Heeded(self)
         self.asked_saves = AskedSaves(self)

@@ -1,4 +1,7 @@
-"""Draws scenarios in which an allocation ends just after a node is lost: others write the state that it had copied."""
+"""Draws scenarios in which an allocation ends just after a node is lost: others write the state that it had copied.
+
+In some nobody copies, and what the others hold is no use.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +11,7 @@ from dataclasses import replace
 from tests.simulation.draws.copies import draw_copies
 from tests.simulation.scenario import Fault, Scenario
 
+NOBODY_COPIES = 5  # of eight seeds
 LOST = ("kill_agent", "power_off", "power_off", "partition")
 
 
@@ -27,7 +31,7 @@ def draw_relayed(seed: int) -> Scenario:
         nodes=members,
         roles=(replace(role, nodes_min=max(1, members - 1), workers=(2,), failure_chance=0.0),),
         damage_chance=0.0,
-        copy_s=0.02,
+        copy_s=None if seed % 8 == NOBODY_COPIES else 0.02,
         is_requeued=True,
         faults=(lost, ends, again),
     )

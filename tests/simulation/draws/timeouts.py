@@ -1,4 +1,7 @@
-"""Draws scenarios in which ranks wait for one that hangs, and time out, each a little after the other."""
+"""Draws scenarios in which ranks wait for one that hangs, and time out, each a little after the other.
+
+In some a connection between two ranks breaks instead, for which nobody has waited.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +11,7 @@ from dataclasses import replace
 from tests.simulation.scenario import Fault, Role, Scenario
 
 LATER_S = 15.0  # then the next attempt is at work
+BREAKS = 4  # of eight seeds
 
 
 def draw_timeouts(seed: int) -> Scenario:
@@ -36,4 +40,6 @@ def draw_timeouts(seed: int) -> Scenario:
         faults.append(Fault(what="time_out", at=at, node=node, way=way, lasts_s=lasts_s))
     if len(faults) > 1 and dice.random() < 0.6:  # the same again, on another node
         faults[1] = replace(faults[0], node=faults[1].node, at=faults[1].at)
+    if seed % 8 == BREAKS:
+        faults[0] = replace(faults[0], way="connection_breaks")
     return Scenario(seed=seed, roles=(role,), nodes=nodes, lease_s=lease_s, faults=tuple(faults))

@@ -12,11 +12,14 @@ from hpc_elastic.agent.drivers import head_start
 from hpc_elastic.agent.drivers.job_clock import JobClock
 from hpc_elastic.agent.drivers.local_member import EXAMINES_AGAIN_S, LocalMember
 from hpc_elastic.agent.drivers.requeue import AllocationEnd
+from hpc_elastic.agent.records.chain import ClaimChain
 from hpc_elastic.agent.rendezvous.findings import Findings
+from hpc_elastic.membership import run_states
 from hpc_elastic.membership.actions import Action
 from hpc_elastic.membership.exits import Exits
 from hpc_elastic.membership.gathering import Gathering
 from hpc_elastic.membership.head import Head
+from hpc_elastic.membership.held_timeouts import HeldTimeouts
 from hpc_elastic.membership.lease import Lease
 from hpc_elastic.membership.leases import Leases
 from hpc_elastic.membership.losses import Losses
@@ -134,6 +137,24 @@ def _although_well(_: Callable[[LocalMember], Awaitable[None]]) -> Callable[[Loc
     return examine
 
 
+def _swallowed(hold: Callable[..., bool]) -> Callable[..., bool]:
+    """Any consequence is taken for one that is held back."""
+
+    def holds(self: HeldTimeouts, seen: Any, now: float) -> bool:
+        is_held = hold(self, seen, now)
+        return is_held or (not self._by_role and seen.failure is not None)
+
+    return holds
+
+
+def _each_time_anew(latest_attempt: Callable[..., Any]) -> Callable[..., Any]:
+    def latest(self: ClaimChain, **more: Any) -> Any:
+        self._claim = None
+        return latest_attempt(self, **more)
+
+    return latest
+
+
 REPORT_BUGS = {
     "the first end is not told": ReportBug(Exits, "ended_well", _returning(False), "failures", "head is not told"),
     "the first end after a notice is not told": ReportBug(
@@ -186,6 +207,15 @@ REPORT_BUGS = {
     "srun's word is not read": ReportBug(Findings, "_ended_agents", _returning({}), "absent", "srun has said why"),
     "a node that srun says has no agent is awaited": ReportBug(
         Gathering, "_leave_out", lambda _: lambda *_: None, "absent", "claims the first attempt"
+    ),
+    "a connection that breaks between ranks is passed over": ReportBug(
+        HeldTimeouts, "hold", _swallowed, "timeouts", "nobody works"
+    ),
+    "a claim is read again and again": ReportBug(
+        ClaimChain, "latest_attempt", _each_time_anew, "deaf", "which does not change"
+    ),
+    "nobody is told that states are lost": ReportBug(
+        run_states, "why_not_flushed", _returning(()), "relayed", "nobody is told why"
     ),
     "leases are looked at too often": ReportBug(Leases, "_look", _often, "foretold", "wakes up"),
 }

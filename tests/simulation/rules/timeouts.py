@@ -4,6 +4,8 @@ A time-out is a consequence, so the head waits for two seconds whether other ran
 are the ones that all waited for. A rank that fails by itself meanwhile is the cause, and is acted on at once; so are
 time-outs of all ranks, of which none is the cause. Who waits longer than that has not failed when it is stopped, but
 its stack says that it waited too, so it is not the one that others waited for. One that a SIGSTOP has stopped is.
+
+Where a connection between two ranks breaks, both fail, and neither has waited for anybody: that is acted on at once.
 """
 
 from __future__ import annotations
@@ -23,12 +25,12 @@ if TYPE_CHECKING:
 
 SETTLES_S = 2.0
 WORDS = "RuntimeError: Operation timed out!"
-STACK = f"""Traceback (most recent call last):
+BROKEN = "RuntimeError: [../third_party/gloo/gloo/transport/tcp/pair.cc:534] Connection closed by peer [10.0.0.2]:41033"
+STACK = """Traceback (most recent call last):
   File "/home/ada/train.py", line 8, in step
     dist.all_reduce(loss)
   File "/opt/lib/python3.12/site-packages/torch/distributed/distributed_c10d.py", line 2810, in all_reduce
     work.wait()
-{WORDS}
 """
 
 
@@ -56,6 +58,10 @@ class TimeOuts:
         here = [worker for agent, worker in alive if agent.number == fault.node]
         odd = here[0] if fault.way != "nobody_hangs" and here else None
         self._way = fault.way if odd is not None else "nobody_hangs"
+        if self._way == "connection_breaks":
+            for agent, worker in alive[:2]:
+                self._fails_with(BROKEN, agent, worker)
+            return
         if odd is not None and self._way == "one_hangs":
             odd.does_hang = True
             odd.is_paused = self._run.scenario.seed % 2 == 1
@@ -70,13 +76,19 @@ class TimeOuts:
             run.clock.after(fault.lasts_s / 2, lambda: self._fails(agent, odd))
 
     def _times_out(self, agent: object, worker: Worker) -> None:
-        run, path = self._run, LAYOUT.error(worker.attempt, worker.rank)
+        run = self._run
         if all(worker is not each.workers.alive.get(worker.local_rank) for each in run.agents):
             return
         if worker.has_term or worker.attempt != self._attempt:  # it is stopped while it still waits
             return
+        self._fails_with(WORDS, agent, worker)
+
+    def _fails_with(self, words: str, agent: object, worker: Worker) -> None:
+        """A rank fails in a collective, as a consequence of what happens elsewhere."""
+        run, path = self._run, LAYOUT.error(worker.attempt, worker.rank)
+        stack = f"{STACK}{words}\n"
         error = {
-            "message": {"message": WORDS, "extraInfo": {"py_callstack": STACK, "timestamp": str(int(run.clock.now))}},
+            "message": {"message": words, "extraInfo": {"py_callstack": stack, "timestamp": str(int(run.clock.now))}},
             "class": "exception",
             "rank": worker.rank,
             "pid": 100 + worker.rank,
@@ -124,6 +136,8 @@ class TimeOuts:
             (failed,) = self._failed
             require(cause.rank == failed, f"{what} names rank {cause.rank}, and {failed} has failed: {cause.line}")
             most = self._failed[failed] + slack_s
+        elif self._way == "connection_breaks":
+            most = first + slack_s
         else:
             victims = {*parse_ranks(cause.victims)} if cause.victims else set()
             require(victims == set(self._timed_out), f"{what} names the victims {victims}, not {set(self._timed_out)}")

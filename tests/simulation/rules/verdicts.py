@@ -43,6 +43,7 @@ class Verdicts:
         run.asked_saves.check_end()
         run.stacks.check_end()
         run.kept.check_end()
+        run.unkept.check_end()
         run.headships.check_end()
         run.endings.check_end()
         run.resumed.check_end()
