@@ -4,8 +4,8 @@ Theory of operation. What agents write is synced, some 2,000 times in a hundred 
 others use answers a sync in a tenth of a second, and now and then not for a minute: then tests take four times as long,
 and some fail for a bound that has nothing to do with what they try. So the controller of a session gets a mount
 namespace of its own, in which a file system in memory lies over the folder in which pytest makes those of tests; what
-it starts (xdist's workers, agents, the machines of a sandbox) inherits that, and the mount ends with the last of them.
-Nothing of it is seen from outside, or left.
+it starts (xdist's workers, agents) inherits that, and the mount ends with the last of them. Nothing of it is seen from
+outside, or left.
 
 A session that runs tests of a Slurm has its folders on a disk, as clusters have theirs: there each answer takes a
 while, and what agents do until it comes is part of what these tests try. So has one with `--basetemp`, and one that a
@@ -31,10 +31,10 @@ def use_memory() -> bool:
 
     Not so for who is not root, in a container that may not mount, or with little memory.
     """
-    folder = Path(tempfile.gettempdir(), f"pytest-of-{getpass.getuser()}")
     available = available_bytes()
     if os.environ.get(OF_A_TEST) or os.geteuid() or available < NEEDED_BYTES or ctypes.CDLL(None).unshare(_CLONE_NEWNS):
         return False
+    folder = Path(tempfile.gettempdir(), f"pytest-of-{getpass.getuser()}")
     folder.mkdir(mode=0o700, exist_ok=True)
     options = f"mode=0700,size={available // 2}"
     private = ["mount", "--make-rslave", "/"]  # what is mounted here stays here
