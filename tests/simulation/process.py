@@ -136,6 +136,11 @@ class Process(Loop):  # type: ignore[misc]
         self.is_armed = True
 
     @property
+    def is_at_rest(self) -> bool:
+        """Whether it has done all that was to be done at this moment."""
+        return not (self.is_frozen or self._is_scheduled or self._is_mid_turn)
+
+    @property
     def is_to_freeze(self) -> bool:
         """Whether it is frozen, or will be at a point of its code."""
         return self.is_frozen or self.is_armed

@@ -165,7 +165,7 @@ class Workers:
             self._spawn(assign)
 
     def _spawn(self, assign: Assign) -> None:
-        self._run.conduct.relies_on_guard(self._agent)
+        self._run.conduct.starts_workers(self._agent)
         self._latest = []
         self.states.begin(assign)
         for local_rank in range(assign.workers):

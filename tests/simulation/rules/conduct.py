@@ -296,19 +296,28 @@ class Conduct:
         if deadline < own + self._guard_s - LATE_S:
             raise BrokenRuleError(f"the guard of {agent.name} kills {own - deadline:.3f} s before the agent")
 
-    def relies_on_guard(self, agent: Agent) -> None:
-        """Workers are at work here: the guard knows by when to kill them, should the agent be frozen from now on."""
+    def starts_workers(self, agent: Agent) -> None:
+        """Workers begin here: the guard knows by when to kill them, or is told when all news of this moment is heard."""
         self.sets_deadline(agent, agent.guard.deadline)  # also where it has not changed since it was set
+        if self._is_told_late_s(agent):
+            self._run.clock.after(LATE_S, lambda: self._relies_on_guard(agent))
+
+    def _relies_on_guard(self, agent: Agent) -> None:
+        """Workers that are at work here are killed by the guard in time, should the agent be frozen from now on."""
+        if agent.is_running and agent.guard.is_alive and agent.workers.alive and agent.process.is_at_rest:
+            self.sets_deadline(agent, agent.guard.deadline)
+            late_s = self._is_told_late_s(agent)
+            require(not late_s, f"the guard of {agent.name} would kill {late_s:.3f} s too late, at {agent.now:.3f} s")
+
+    def _is_told_late_s(self, agent: Agent) -> float:
         own = min(agent.part.member.fence_deadline(), agent.part.heads.fence_deadline())
         late_s = agent.guard.deadline - own - self._run.scenario.profile.guard_s
-        is_told = late_s <= LATE_S or own == agent.guard.deadline  # for ever, both
-        require(is_told, f"the guard of {agent.name} would kill {late_s:.3f} s too late, at {agent.now:.3f} s")
+        return 0.0 if own == agent.guard.deadline or late_s <= LATE_S else late_s  # equal: for ever, both
 
     def watch(self) -> None:
         """From time to time."""
         for agent in self._run.everybody:
-            if agent.is_running and agent.guard.is_alive and agent.workers.alive and not agent.process.is_frozen:
-                self.relies_on_guard(agent)
+            self._relies_on_guard(agent)
 
     # Of records.
 
