@@ -149,7 +149,9 @@ class Head:
             in_this_phase = self._unfit.next_tick  # the round is not closed any more
         elif phase is HeadPhase.GATHERING:
             in_this_phase = self.gathering.next_tick() if self._opens_at == -NEVER else self._opens_at
-        elif phase in (HeadPhase.PAUSING, HeadPhase.AWAITING_QUORUM):
+        elif phase is HeadPhase.PAUSING:
+            in_this_phase = self._restarts_at
+        elif phase is HeadPhase.AWAITING_QUORUM:
             in_this_phase = self._resume_at
         return min(self._members.leases.next_tick, self._closing.next_tick, self._pending_stop.due_at, in_this_phase)
 
@@ -416,7 +418,7 @@ class Head:
                 self._opens_at = -NEVER
                 actions += self.gathering.reminder(now)
             actions += self._gather(now)
-        elif self.phase is HeadPhase.PAUSING and now >= self._resume_at:
+        elif self.phase is HeadPhase.PAUSING and now >= self._restarts_at:
             self._start_gathering(now)
             actions += self._gather(now)
         elif self.phase is HeadPhase.AWAITING_QUORUM and now >= self._resume_at:
@@ -605,10 +607,15 @@ class Head:
         if isinstance(decision, RestartWorkers):
             self._judge.restarts(decision)
             self._tally.answer()
-            self._resume_at = max(self._resume_at, decision.at, self._members.losses.may_start_at)
-            if now < self._resume_at:
-                return [Log(text=f"the next attempt starts in {self._resume_at - now:.1f} s")]
+            self._resume_at = max(self._resume_at, decision.at)
+            if now < self._restarts_at:
+                return [Log(text=f"the next attempt starts in {self._restarts_at - now:.1f} s")]
         return self.tick(now)
+
+    @property
+    def _restarts_at(self) -> float:
+        """Return when the next round may begin: earlier where the members are back that may have had workers."""
+        return max(self._resume_at, self._members.losses.may_start_at)
 
     def _await_quorum(self, now: float) -> list[Action]:
         """Await a quorum: too few nodes are left here, but those that cannot be reached may be enough to go on."""
@@ -631,7 +638,7 @@ class Head:
             return []
         self._judge.verdict.gathers()
         self.phase = HeadPhase.PAUSING
-        self._resume_at = self._members.losses.may_start_at
+        self._resume_at = now
         return [Log(text="enough nodes are back: the run goes on"), *self.tick(now)]
 
     def _finish(self) -> list[Action]:

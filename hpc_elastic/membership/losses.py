@@ -41,13 +41,14 @@ class Losses:
         self._lost: set[str] = set()
         self._goodbyes: dict[str, float] = {}  # of the latest world: until when each may return
         self._rivals: set[str] = set()  # lost, but not known to be dead: they may go on together
-        self._fenced_at = self._awaits_rivals_until = self._awaits_return_until = -NEVER
+        self._fenced_at: dict[str, float] = {}  # when each lost member that may have workers has none any more
+        self._awaits_rivals_until = self._awaits_return_until = -NEVER
         self._is_successors = False  # whether the latest world is that of the head before this one
 
     @property
     def may_start_at(self) -> float:
         """Return when no lost member has workers any more, in monotonic seconds."""
-        return self._fenced_at
+        return max(self._fenced_at.values(), default=-NEVER)
 
     @property
     def may_live(self) -> bool:
@@ -90,7 +91,7 @@ class Losses:
             self._count(node, is_dead=is_gone)
         self._lost.add(node)
         if not is_gone:
-            self._fenced_at = max(self._fenced_at, lease.heard + self._timing.gone_after_heard_s)
+            self._fenced_at[node] = lease.heard + self._timing.gone_after_heard_s
         if may_return or not is_gone:
             self._rivals.add(node)
             self._awaits_rivals_until = max(self._awaits_rivals_until, now + self._timing.awaits_rivals_s)
@@ -156,8 +157,9 @@ class Losses:
         self._is_successors = False
 
     def returned(self, node: str) -> bool:
-        """Forget the loss of a node that has joined, and return whether it was lost before."""
+        """Forget the loss of a node that has joined, and return whether it was lost before; who joins has fenced."""
         was_lost = node in self._lost
+        self._fenced_at.pop(node, None)
         self._lost.discard(node)
         if node in self._counted:
             self._counted[node] = False  # its agent lived: a connection was reset

@@ -79,6 +79,28 @@ def test_a_node_that_fell_silent_has_fenced_before_the_next_attempt() -> None:
     assert of_kind(script.pass_time(0.2), ClaimAttempt)
 
 
+def test_a_node_that_fell_silent_and_is_back_is_not_waited_for_until_it_would_have_fenced() -> None:
+    script = running(min_nodes=4)
+    script.pass_time(100)
+    script.lose(2, is_gone=False)
+    script.lose(3, is_gone=False)
+    restart(script, 0, 1)
+    assert not of_kind(script.join(2), ClaimAttempt)
+    began = script.now
+    actions = script.join(3) + script.pass_time(0)
+    assert (len(the_claim(actions).claim.members), script.now) == (4, began)
+
+
+def test_a_node_that_is_back_does_not_hurry_the_fence_of_another_one() -> None:
+    script = running(min_nodes=3)
+    script.pass_time(100)
+    script.lose(2, is_gone=False)
+    script.lose(3, is_gone=False)
+    restart(script, 0, 1)
+    assert not of_kind(script.join(2) + script.pass_time(LEASE_S / 3), ClaimAttempt)
+    assert the_claim(script.pass_time(LEASE_S)).claim.members == ("node0", "node1", "node2")
+
+
 def test_a_head_that_was_paused_opens_no_attempt_without_its_own_node() -> None:
     script = running()
     script.lose(2)

@@ -28,7 +28,7 @@ class Reminders:
     def says(self, agent: Agent, head: object, text: str) -> None:
         """A head says something to people."""
         if text.startswith("the next attempt starts in "):
-            left_s = head._resume_at - agent.now  # type: ignore[attr-defined]
+            left_s = head._restarts_at - agent.now  # type: ignore[attr-defined]
             require(left_s > 0, f"{agent.name} says at once, {left_s:.3f} s before the next attempt: {text}")
         if not text.startswith("waiting ") or (found := TEXT.match(text)) is None:
             return
