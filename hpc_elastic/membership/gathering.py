@@ -162,10 +162,14 @@ class Gathering:
     def _short(self) -> int:
         """Return how many nodes the roles lack, less the spares of other roles, which can take a place of any role.
 
-        Before the first attempt there are no places yet, and each node waits for those of its own role.
+        Before the first attempt there are no places yet, and each node waits for those of its own role. Afterwards a
+        node that has the place of another role may be called back to its own.
         """
-        short = sum(self._roster.short_of(self._settings.role_nodes).values())
-        return short - self._roster.surplus(self._settings.role_max_nodes) if short and self.has_world else short
+        least, most = self._settings.role_nodes, self._settings.role_max_nodes
+        short = sum(self._roster.short_of(least).values())
+        if not short or not self.has_world:
+            return short
+        return short - self._roster.surplus(most) - len(self._roster.called_back(least, most))
 
     def succeeds(self) -> None:
         """Close the round of a successor: nodes that did not join are not waited for, but may join later."""

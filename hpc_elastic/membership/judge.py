@@ -409,7 +409,9 @@ class Judge:
         # While some roles run on, every node keeps its place, an unhealthy one too.
         seats = everybody
         if roles is None:
-            seats = list(self.aside.leave_out(members.roster.seats(), is_first=self.before is None))
+            back = () if self.before is None else members.called_back()
+            here = members.roster.seats(called_back=back)
+            seats = list(self.aside.leave_out(here, is_first=self.before is None))
         why, self.root_cause = self.root_cause, None  # what is seen while the claim is made ends the attempt it is for
         claim, world = open_attempt(self._settings, self.history, seats, self.because, self.before, roles, why)
         members.world = world = replace(members.job_end.noted_in(world), spares=spares_beside(world, everybody))

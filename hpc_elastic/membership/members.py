@@ -206,6 +206,10 @@ class Members:
         self._newcomers = set()
         return tuple(node for node in sorted(newcomers) if self._has_room_for(node, world))
 
+    def called_back(self) -> Collection[str]:
+        """Return the nodes whose own role lacks nodes, and that leave the place of another role for it."""
+        return self.roster.called_back(self._settings.role_nodes, self._settings.role_max_nodes)
+
     def _has_room_for(self, node: str, world: World) -> bool:
         """Return whether a world could take a node in without exceeding the limit of the node's role."""
         newcomer = self.roster.get(node)

@@ -1,12 +1,12 @@
 """Ranks of a world: which node gets which global, group and role ranks, and which store.
 
-A node that stays keeps its place. In the first world of an allocation nodes are in the order of their ids. In
-each later world, the nodes of the world before that are still here are in the order that they had. The
-place of a node that is gone is taken by a newcomer of the same role with as many workers, so that no other
-node's ranks change; if there is none, by a newcomer of the same role with another number of workers; if there
-is none either, by a spare of another role, which gets the role and the number of workers of the place, in roles that
-have too few nodes first; else the other nodes close up. Newcomers that found no such place come last, while there is
-room.
+A node that stays keeps its place, and its role but for a spare that is called back to its own. In the first
+world of an allocation nodes are in the order of their ids. In each later world, the nodes of the world before
+that are still here are in the order that they had. The place of a node that is gone is taken by a newcomer of
+the same role with as many workers, so that no other node's ranks change; if there is none, by a newcomer of the
+same role with another number of workers; if there is none either, by a spare of another role, which gets the
+role and the number of workers of the place, in roles that have too few nodes first; else the other nodes close
+up. Newcomers that found no such place come last, while there is room.
 """
 
 from __future__ import annotations

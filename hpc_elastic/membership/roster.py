@@ -243,6 +243,23 @@ class Roster:
         here = self._count_healthy()
         return sum(max(0, here[role] - nodes) for role, nodes in most.items())
 
+    def called_back(self, least: Mapping[str, int], most: Mapping[str, int]) -> dict[str, str]:
+        """Return the healthy nodes that leave a place of another role for their own, which lacks nodes, and that role.
+
+        They had taken over the place as spares, and its role has enough nodes without them.
+        """
+        short, here = self.short_of(least), self._count_healthy()
+        spared = {role: min(nodes, most.get(role, nodes)) - least.get(role, 0) for role, nodes in here.items()}
+        back: dict[str, str] = {}
+        for entry in self._entries.values() if short else ():
+            own = entry.join.role
+            if entry.role == own or entry.node in self._unhealthy or not short.get(own) or spared[entry.role] <= 0:
+                continue
+            back[entry.node] = own
+            short[own] -= 1
+            spared[entry.role] -= 1
+        return back
+
     def _count_healthy(self) -> Counter[str]:
         """Return how many healthy nodes each role has.
 
@@ -253,8 +270,11 @@ class Roster:
             self._healthy_by_role.subtract(self._entries[node].role for node in self._unhealthy)
         return self._healthy_by_role
 
-    def seats(self, *, with_unhealthy: bool = False) -> list[Seat]:
-        """Return what each healthy node brings to a world, by node id; then the same of unhealthy ones, if asked."""
+    def seats(self, *, with_unhealthy: bool = False, called_back: Collection[str] = ()) -> list[Seat]:
+        """Return what each healthy node brings to a world, by node id; then the same of unhealthy ones, if asked.
+
+        Nodes that are called back to their own role bring what they have joined with.
+        """
         entries = sorted(
             (entry for entry in self._entries.values() if with_unhealthy or entry.node not in self._unhealthy),
             key=lambda entry: (entry.node in self._unhealthy, entry.join.node_id),
@@ -265,8 +285,8 @@ class Roster:
                 node_id=entry.join.node_id,
                 agent=entry.join.agent,
                 store_port=entry.store_port,
-                workers=entry.workers,
-                role=entry.role,
+                workers=entry.join.workers if entry.node in called_back else entry.workers,
+                role=entry.join.role if entry.node in called_back else entry.role,
                 is_asked_last=entry.was_unhealthy,
             )
             for entry in entries

@@ -708,6 +708,29 @@ def test_a_spare_keeps_the_place_of_an_attempt_that_ended_before_it_was_told_of_
     assert places(script.claimed()) == {"node0": TRAINER, "node4": TRAINER, "node2": READER}
 
 
+def test_a_spare_in_the_place_of_another_role_goes_back_to_its_own_where_that_one_lacks_nodes() -> None:
+    script = with_spares(least={TRAINER: 1, READER: 2})
+    assert places(lose(script, 1))["node4"] == TRAINER
+    script.lose(3)  # while the claim is written
+    world = the_claim(script.claimed()).world
+    assert [(node.node, node.role) for node in world.nodes] == [
+        ("node0", TRAINER),
+        ("node4", READER),
+        ("node2", READER),
+    ]
+    assert {rank.role_rank for rank in world.ranks if rank.role == READER} == {0, 1, 2, 3}
+
+
+def test_no_more_nodes_leave_the_places_of_another_role_than_it_can_spare() -> None:
+    script = with_spares(least={TRAINER: 2, READER: 2})
+    assert places(lose(script, 1))["node4"] == TRAINER
+    script.claimed()
+    stops = sent(script.lose(3), Stop)
+    assert {stop.reason for stop in stops.values()} == {
+        "node1, node3 were lost: the connection closed; too few nodes are left to go on"
+    }
+
+
 def test_a_spare_of_another_role_takes_the_place_of_a_node_that_is_blamed() -> None:
     script = with_spares()
     script.head.drain_requested("node1", "ada@login1", script.now)

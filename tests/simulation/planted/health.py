@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -21,8 +21,8 @@ from tests.simulation.plant import Plant
 
 
 class _SeatsAll(Roster):
-    def seats(self, *, with_unhealthy: bool = False) -> list[Seat]:
-        return super().seats(with_unhealthy=True)
+    def seats(self, *, with_unhealthy: bool = False, called_back: Collection[str] = ()) -> list[Seat]:
+        return super().seats(with_unhealthy=True, called_back=called_back)
 
 
 class _CountsAll(Roster):
