@@ -389,6 +389,8 @@ class Headquarters(Coordinator):
             run.absences.claims(agent, self._head, action.claim, *run.noted.members(self._head))
         elif isinstance(action, do.WriteResult):
             run.decided_codes.add(action.result.exit_code)
+            run.rules.decides(agent)
+            run.verdicts.decides()
             run.heeded.decides(agent, self._head, action.result)
             run.fences.decides(agent, self._head, action.result)
             run.terms.decides()

@@ -297,7 +297,7 @@ class Conduct:
             raise BrokenRuleError(f"the guard of {agent.name} kills {own - deadline:.3f} s before the agent")
 
     def starts_workers(self, agent: Agent) -> None:
-        """Workers begin here: the guard knows by when to kill them, or is told when all news of this moment is heard."""
+        """Workers begin here: the guard knows by when to kill them, or is told once it has heard all news."""
         self.sets_deadline(agent, agent.guard.deadline)  # also where it has not changed since it was set
         if self._is_told_late_s(agent):
             self._run.clock.after(LATE_S, lambda: self._relies_on_guard(agent))

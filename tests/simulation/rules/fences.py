@@ -35,6 +35,7 @@ class Fences:
     def __init__(self, run: SimulatedRun) -> None:
         self._run = run
         self._lost: dict[Any, set[str]] = {}  # by head: who is lost, and not back
+        self._stopped: dict[Any, set[str]] = {}  # by head: who of them had told before how all its ranks had ended
         self._how: dict[tuple[Any, str], str] = {}  # by head and node, at last
         self._woke_at: dict[Any, float] = {}
         self._told: Counter[tuple[object, str, Stop]] = Counter()
@@ -43,9 +44,13 @@ class Fences:
         """An agent has a head: from now on it is seen whom it loses."""
         loses, joined = head._lose, head.joined
         lost = self._lost[head] = set()
+        stopped = self._stopped[head] = set()
 
         def lose(node: str, why: str, now: float, *, is_gone: bool, may_return: bool) -> Any:
             was_there, before = head._roster.get(node) is not None, head.fence_deadline()
+            member = head._roster.get(node)
+            if member is not None and all(member is not each for each in head._roster.unstopped.of()):
+                stopped.add(node)
             done = loses(node, why, now, is_gone=is_gone, may_return=may_return)
             if was_there:
                 lost.add(node)
@@ -56,6 +61,7 @@ class Fences:
 
         def joins(join: Join, now: float) -> Any:
             lost.discard(join.node)
+            stopped.discard(join.node)
             return joined(join, now)
 
         head._lose, head.joined = lose, joins
@@ -127,5 +133,6 @@ class Fences:
         if cause is None or not cause.silent or world is None or world.head != agent.name:
             return
         silent = {*parse_ranks(cause.silent)}
-        unknown = [rank.rank for rank in world.ranks if rank.rank in silent and rank.node in self._lost[head]]
+        lost = self._lost[head] - self._stopped[head]
+        unknown = [rank.rank for rank in world.ranks if rank.rank in silent and rank.node in lost]
         require(not unknown, f"the result says that ranks {unknown} had not failed, and their nodes are lost")

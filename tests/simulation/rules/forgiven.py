@@ -35,11 +35,14 @@ class Forgiven:
         self._timing = Timing(lease_s=run.scenario.lease_s, profile=run.scenario.profile)
         self._lost: dict[tuple[Any, str], tuple[float, bool]] = {}  # by head and node: when, and if it may be back
         self._back: dict[Any, dict[str, float]] = {}  # by head: who is forgiven, and when it was back
+        self._joined_at: dict[Any, float] = {}  # by head: the latest join of any node, forgiven or not
         self._is_held_up = any(word in fault.what for fault in run.scenario.faults for word in HOLDING)
 
     def notes(self, agent: Agent, head: Any, note: Note) -> None:
         """A head notes that a node is lost, or is there."""
         now, node = self._run.clock.now, str(note.metadata.get("node", ""))
+        if note.name == "node.joined":
+            self._joined_at[head] = now
         if note.name == "node.lost":
             heard_at = self._run.heard_at.get((agent.name, node), (now, False))[0]
             silent_s, patience_s = (now - heard_at) / (1 + DRIFT), self._timing.patience_s
@@ -71,7 +74,7 @@ class Forgiven:
         most = sum(self._run.witness.is_suspect(self._run.peer(agent, node)) for node in others)
         losses = claim.spend.node_losses - before.spend.node_losses
         require(losses <= most, f"attempt {claim.attempt} counts {losses} losses, and {sorted(back)} were back in time")
-        self._check_prompt(claim, before, max(back.values()))
+        self._check_prompt(claim, before, self._joined_at[head])
 
     def _check_fault(self, agent: Agent, head: Any, claim: AttemptClaim, counted: list[str]) -> None:
         """Of as many nodes that only fell silent as are left the fault may be the head's own: none of them is named."""

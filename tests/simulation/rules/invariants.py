@@ -69,6 +69,7 @@ class Rules:
         self._run = run
         self._assigns: dict[str, Assign] = {}
         self._ports: set[tuple[str, int]] = set()
+        self._decided_in: dict[str, list[str]] = {}  # by head, the latest world as it decided to end the run
         self._longest: list[float] = []  # pauses before restarts
         self._at_work: dict[tuple[int, str], list[str]] = {}  # by attempt and head, whose workers lived as it decided
 
@@ -290,12 +291,20 @@ class Rules:
         if len(claim.roles) < len(world.roles):
             require(world.ranks == before.ranks, f"ranks change while some roles run on, in attempt {claim.attempt}")
 
+    def _is_called_back(self, name: str, world: World) -> bool:
+        own = self._run.agent(name).role
+        in_it = [node.node for node in world.nodes if node.role == own]
+        return name in in_it and len(in_it) == self._run.scenario.role(own).nodes_min
+
     def _check_places(self, world: World, before: World) -> None:
-        """Who is in both worlds keeps its role, and its place among the others: ranks move as little as they can."""
+        """Who is in both worlds keeps its role, and its place among the others: ranks move as little as they can.
+
+        A spare that had taken the place of another role goes back to its own where that one would have too few nodes.
+        """
         then = {node.node: (node.role, node.workers) for node in before.nodes}
         now = {node.node: (node.role, node.workers) for node in world.nodes}
         kept = [node for node in then if node in now]
-        moved = [node for node in kept if then[node] != now[node]]
+        moved = [node for node in kept if then[node] != now[node] and not self._is_called_back(node, world)]
         require(not moved, f"{moved} have other roles in attempt {world.attempt} than before")
         order = [node for node in now if node in then]
         require(order == kept, f"the places of {kept} change to {order} in attempt {world.attempt}")
@@ -385,12 +394,18 @@ class Rules:
         """An agent hangs up on a head that is lost: whoever sees that takes its workers for gone."""
         self.leaves(agent, -1)
 
+    def decides(self, agent: Agent) -> None:
+        """A head wants to end the run, whose latest attempt it may have opened."""
+        world = self._run.disk.latest
+        self._decided_in[agent.name] = [] if world is None else [node.node for node in world.nodes]
+
     def ended(self, agent: Agent, result: RunResultRecord) -> None:
         """The result is on disk."""
         disk = self._run.disk
         world, claim = disk.latest, disk.latest_claim
         is_new_start = claim is not None and disk.allocations[-1].restart_count > start_of(disk, claim)
         members = [node.node for node in world.nodes] if world is not None else []
+        members += self._decided_in.get(agent.name, [])  # a successor's claim may be on disk before it is written
         if world is None or is_new_start:  # which the older start may not have seen, if its claim is just being made
             members += [each.node for each in disk.allocations]
         may_end = agent.name in members or (claim is not None and self._may_follow(agent, claim))

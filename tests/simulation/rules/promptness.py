@@ -28,6 +28,7 @@ JOINS_WITHIN_S = 2.0  # the pause between two rounds of dialling, and the handsh
 STARTS_AGAIN_AFTER_S = 3.0
 LEAVES_S = 2.0  # for the last record of a start
 LOOKS_WITHIN_S = 1.0  # a head, into the run directory
+SLOW_DISK_S = 0.1  # of an operation
 SEEKS_WITHIN_S = 2.0  # reading, a turn or two, and the others' dialling
 
 
@@ -44,7 +45,7 @@ class Promptness:
         run, lost = self._run, self._lost_alone()
         # Before anybody was in a world, nodes are known to come too late.
         if self._is_undisturbed() or (lost is not None and before is not None and self._is_quick):
-            self._check_world(claim, world)
+            self._check_world(claim, world, before)
         if self._is_undisturbed() and before is None:
             began = max(agent.started_at for agent in self._run.agents)
             self._check_wait("the first attempt comes", began, JOINS_WITHIN_S)
@@ -200,7 +201,7 @@ class Promptness:
         attempts = {role.role: role.attempt for role in self._run.disk.worlds[claim.attempt].roles}
         return (node, attempts[self._run.agent(node).role]) in self._run.witness.started_in
 
-    def _check_world(self, claim: AttemptClaim, world: World) -> None:
+    def _check_world(self, claim: AttemptClaim, world: World, before: AttemptClaim | None) -> None:
         """Everybody who is there, and is not blamed, takes part, as far as there is room."""
         inside = {node.node: node.role for node in world.nodes}
         blamed = {each.node for each in claim.set_aside}
@@ -208,7 +209,7 @@ class Promptness:
             agent
             for agent in self._run.agents
             if agent.is_running
-            and (agent.name in inside or not (agent.name in blamed or self._is_late_for(agent, world)))
+            and (agent.name in inside or not (agent.name in blamed or self._is_late_for(agent, world, before)))
         ]
         roles = {agent.name: agent.role for agent in agents} | inside
         for role in self._run.scenario.roles:
@@ -219,14 +220,18 @@ class Promptness:
                 len(taken) == room, f"{taken} are in the world for {role.name}: {there} are there for {room} places"
             )
 
-    def _is_late_for(self, agent: Agent, world: World) -> bool:
+    def _is_late_for(self, agent: Agent, world: World, before: AttemptClaim | None) -> bool:
         """Whether an agent that runs is not there yet.
 
-        One that has started since the head died looks for that one first. One that found no head within `join_timeout`,
+        One that has started since the head died looks for that one first; so does a spare whose file server takes
+        seconds to tell that there is an attempt. One that found no head within `join_timeout`,
         on a disk on which a claim takes longer than that, claims the next allocation, and joins after the attempt.
         """
         run, lost = self._run, self._lost_alone()
         if lost is not None and agent.started_at >= run.agent(lost).died_at:
+            return True
+        is_slow = max(run.scenario.disk_s) > SLOW_DISK_S
+        if before is not None and is_slow and lost == before.head and agent.name not in before.members:
             return True
         has_claimed = any(
             each.node == agent.name and each.allocation > world.allocation for each in run.disk.allocations

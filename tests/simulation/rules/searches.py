@@ -199,7 +199,8 @@ class Searches:
     def _check_turn(self, agent: Agent, discovery: HeadDiscovery) -> None:
         """Who gives up, and has known for long enough that there is no head, would have taken its place."""
         run, search, records = self._run, self._of[id(discovery)], self._of[id(discovery)].records
-        is_slow = max(run.scenario.disk_s) > SLOW_DISK_S or "disk" in run.witness.kinds or self._are_late
+        is_held = "disk" in run.witness.kinds or any("disk" in fault.what for fault in run.scenario.faults)
+        is_slow = max(run.scenario.disk_s) > SLOW_DISK_S or is_held or self._are_late
         if records is None or records.first is None or is_slow or agent.process.has_ever_frozen:
             return
         nodes, lost = records.first.nodes if records.claim is None else records.claim.members, discovery._lost

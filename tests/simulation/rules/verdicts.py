@@ -13,9 +13,11 @@ from tests.simulation.scenario import GRACE_S
 
 if TYPE_CHECKING:
     from tests.simulation.agent import Agent
+    from tests.simulation.witness import Incident
     from tests.simulation.world import SimulatedRun
 
 LOOKS_EVERY_S = SEARCH_TIMES.read_claim_every_s + SEARCH_TIMES.longest_pause_s
+SEARCH_OPERATIONS = 4  # one after the other, from the end of a search to a claim that others find
 SETUP, RUN_DIRECTORY, NODES_MISSING, NODE_LOST, STALLED, STOPPED, REQUEUE = 3, 5, 6, 7, 9, 10, 75
 
 
@@ -24,6 +26,11 @@ class Verdicts:
 
     def __init__(self, run: SimulatedRun) -> None:
         self._run = run
+        self._decided_on: list[Incident] = []  # a successor's claim may be on disk before the result is written
+
+    def decides(self) -> None:
+        """A head wants to end the run."""
+        self._decided_on += self._run.witness.unanswered()
 
     def check_end(self) -> None:
         """When nobody runs any more."""
@@ -159,8 +166,13 @@ class Verdicts:
         return reason == "stop_requested" and is_found and is_asked
 
     def _check_want(self, reason: str) -> None:
-        """A run does not end for want of nodes that are there: who gives up a head that is gone joins the next one."""
+        """A run does not end for want of nodes that are there: who gives up a head that is gone joins the next one.
+
+        That needs a `join_timeout` in which a head can be lost, and the file server asked.
+        """
         run, scenario = self._run, self._run.scenario
+        if scenario.join_timeout_s < scenario.lease_s + SEARCH_OPERATIONS * max(scenario.disk_s):
+            return
         are_gone = {fault.what for fault in scenario.faults} <= {"never_starts", "kill_agent", "power_off"}
         if reason != "nodes_missing" or run.disk.claims or run.earlier or not are_gone or len(scenario.roles) > 1:
             return
@@ -185,7 +197,7 @@ class Verdicts:
         require(("used up" in cause) == has_budget, f"the cause says of the restarts that there were, or not: {cause}")
         named = [
             incident
-            for incident in self._run.witness.unanswered()
+            for incident in (*self._run.witness.unanswered(), *self._decided_on)
             if incident.node in cause and (incident.rank is None or f"rank {incident.rank} " in cause)
         ]
         require(bool(named), f"the cause is no failure of the last attempt: {cause}")
