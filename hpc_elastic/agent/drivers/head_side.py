@@ -28,7 +28,7 @@ from hpc_elastic.agent.net.transport import Connection, ConnectionFactory, Recei
 from hpc_elastic.agent.records.journal import Journal
 from hpc_elastic.agent.records.retries import retry
 from hpc_elastic.agent.rendezvous.refusal import Refuser
-from hpc_elastic.agent.rendezvous.search import HeadSearch
+from hpc_elastic.agent.rendezvous.search import HeadLostError, HeadSearch
 from hpc_elastic.agent.rendezvous.successor import Successor
 from hpc_elastic.agent.system.background import BackgroundThread
 from hpc_elastic.agent.system.tasks import Tasks
@@ -133,6 +133,11 @@ class HeadSide(Receiver):
         except RunDirectoryError as error:
             await self._refuse(error)
             raise
+        except HeadLostError as error:  # it had this node as a member, which could not hear of it
+            self._journal.allocation = error.allocation
+            self._member.connected(is_joined=True)
+            self._member.disconnected(error.message, is_dead=False)
+            return
         if not is_found:
             await self._become_head(None)
 

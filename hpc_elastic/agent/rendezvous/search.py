@@ -24,7 +24,7 @@ from hpc_elastic.membership.discovery import describe_left
 from hpc_elastic.membership.messages import Join
 from hpc_elastic.membership.succession import Records
 from hpc_elastic.plan.launch_plan import LaunchPlan
-from hpc_elastic.rundir.records import AllocationClaim, Endpoint
+from hpc_elastic.rundir.records import AllocationClaim, AttemptClaim, Endpoint
 from hpc_elastic.scheduler.allocation import Allocation
 
 T = TypeVar("T")
@@ -72,6 +72,19 @@ class HeadLeftError(HpcElasticError):
     exit_code = ExitCode.REQUEUE
 
 
+class HeadLostError(HpcElasticError):
+    """The head has opened an attempt with this agent's node, and does not answer: another one may take its place.
+
+    Args:
+        claim: the latest claim of the allocation, with that head.
+        why: how it does not answer, for people.
+    """
+
+    def __init__(self, claim: AllocationClaim, why: str) -> None:
+        super().__init__(f"{claim.node} has opened an attempt with this node, and does not answer: {why}")
+        self.allocation = claim.allocation
+
+
 class HeadSearch:
     """The search of one agent for its head.
 
@@ -84,7 +97,8 @@ class HeadSearch:
     Probes find out why the head cannot be reached; the reason is logged, and written where the head reads it.
     A try to join ends when a head that has claimed does not answer. Further tries follow after growing
     pauses, each with names resolved anew, as often as `join_retries` and as long as `join_timeout`. If all tries failed
-    because nothing listens or answers there, and no attempt was opened, the first agent that notices becomes head. A
+    because nothing listens or answers there, and no attempt was opened, the first agent that notices becomes head. If
+    an attempt was opened with this node, whose head did not live to tell it, the search is over as for a member. A
     head whose agent has recorded that it failed itself, for want of open files say, is succeeded at once.
     """
 
@@ -143,6 +157,7 @@ class HeadSearch:
 
         Raises:
             HeadLeftError: the head has left already.
+            HeadLostError: the head has opened an attempt with this node, and does not answer.
             RunDirectoryError: the run is over or busy.
             RendezvousTimeoutError: `join_timeout` has passed or every try failed.
         """
@@ -251,7 +266,7 @@ class HeadSearch:
         self._asked_since = self._loop.time()
         self._lookup = await self._resolve()
         read_at, pause, rounds = self._loop.time() + self._times.read_claim_every_s, self._times.first_pause_s, 0
-        while not await self._dial_all(join, listener, trouble, rounds, number):
+        while not await self._dial_all(join, listener, trouble, rounds, number, say):
             rounds += 1
             now = self._loop.time()
             trouble.tell(now, number)
@@ -266,6 +281,7 @@ class HeadSearch:
             elif now >= read_at:
                 if self._known is not None:  # it should have answered by now
                     records = await self._read_records(say)
+                    self._check_attempt(records.claim, trouble, now - self._asked_since)
                     if records.has_head_failed and await self._succeeds(say, why="has failed", latest=self._known):
                         return False  # where another agent was first, the next look finds its claim
                 self._knows(await self._retry(self._journal.find_allocation, say) or self._known)
@@ -275,6 +291,31 @@ class HeadSearch:
             await asyncio.sleep(pause)
             pause = min(self._times.longest_pause_s, pause * 1.5)
         return True
+
+    async def _check_silent_head(
+        self, link: HeadLink, trouble: Trouble, silent_s: float, say: Callable[[str, Level], None]
+    ) -> None:
+        """Raises HeadLostError if the head that lets a join go unanswered has opened an attempt with this node."""
+        if silent_s < self._plan.elastic.lease_s:
+            return
+        self._knows(await self._retry(self._journal.find_allocation, say) or self._known)
+        records = await self._read_records(say)
+        if link.answered.done():
+            return
+        try:
+            self._check_attempt(records.claim, trouble, silent_s)
+        except HeadLostError:
+            link.give_up()
+            raise
+
+    def _check_attempt(self, claim: AttemptClaim | None, trouble: Trouble, silent_s: float) -> None:
+        """Raises HeadLostError if the head has opened an attempt with this node, and has been silent for a lease."""
+        known = self._known
+        if known is None or claim is None or self._allocation.node not in claim.members:
+            return
+        if claim.head == known.node and silent_s >= self._plan.elastic.lease_s:
+            trouble.is_over()
+            raise HeadLostError(known, trouble.detail)
 
     async def _retry(self, work: Callable[[], T], say: Callable[[str, Level], None]) -> T:
         return await retry(lambda: self._disk.call(work), say=lambda text: say(text, "warning"))
@@ -319,14 +360,22 @@ class HeadSearch:
             Place(head=head, address=address, port=port, is_certain=False) for port in ports for address in addresses
         ]
 
-    async def _dial_all(self, join: Join, listener: HeadListener, trouble: Trouble, rounds: int, number: int) -> bool:
+    async def _dial_all(
+        self,
+        join: Join,
+        listener: HeadListener,
+        trouble: Trouble,
+        rounds: int,
+        number: int,
+        say: Callable[[str, Level], None],
+    ) -> bool:
         """Dials all candidate places; returns whether the head answered. A failure at the likeliest one is recorded."""
         places = self._candidates(rounds)
         if not places:
             trouble.met(not_resolved(self._allocation.nodes[0], self._lookup.error), self._loop.time())
         for place in places:
             try:
-                why = await self._ask(place, join, listener, trouble, number)
+                why = await self._ask(place, join, listener, trouble, number, say)
             except (OSError, ProtocolError, NoHandshakeError) as error:
                 if place is places[0]:
                     finding = await self._explainer.explain(error, place, self._loop.time())
@@ -337,7 +386,15 @@ class HeadSearch:
                 trouble.met(not_answered(place, why), self._loop.time())
         return False
 
-    async def _ask(self, place: Place, join: Join, listener: HeadListener, trouble: Trouble, number: int) -> str | None:
+    async def _ask(
+        self,
+        place: Place,
+        join: Join,
+        listener: HeadListener,
+        trouble: Trouble,
+        number: int,
+        say: Callable[[str, Level], None],
+    ) -> str | None:
         """Sends a join to the agent at a place; returns None if a head answered, else why there was no answer.
 
         An agent that keeps an authenticated connection open is the head, for any other agent closes it. The head may
@@ -349,6 +406,7 @@ class HeadSearch:
             self._make, link, join, address=place.address, port=place.port, timeout_s=self._times.connect_bound_s
         )
         connection.set_dead_after(self._times.dead_after_s)
+        asked_at = self._loop.time()
         while not link.answered.done():
             await asyncio.wait([link.answered], timeout=self._times.silent_after_s)
             now = self._loop.time()
@@ -357,6 +415,7 @@ class HeadSearch:
             elif not link.answered.done():
                 trouble.met(not_answered(place, "no answer to the join"), now)
                 trouble.tell(now, number)
+                await self._check_silent_head(link, trouble, now - asked_at, say)
         if not link.answered.result():
             return link.why
         connection.set_dead_after(None)  # from now on the lease decides whether the head is lost

@@ -17,7 +17,7 @@ import pytest
 from hpc_elastic.agent.net.transport import Connection, ConnectionFactory, connection_factory
 from hpc_elastic.agent.node.network import listen, listen_on_first
 from hpc_elastic.agent.records.journal import Journal
-from hpc_elastic.agent.rendezvous.search import HeadLeftError, HeadSearch, SearchTimes
+from hpc_elastic.agent.rendezvous.search import HeadLeftError, HeadLostError, HeadSearch, SearchTimes
 from hpc_elastic.agent.rendezvous.trouble import ReportTimes, Trouble
 from hpc_elastic.agent.system.background import BackgroundThread
 from hpc_elastic.errors import RendezvousCause, RendezvousTimeoutError, RunDirectoryError
@@ -26,7 +26,7 @@ from hpc_elastic.membership.messages import Beat, Join, Message, Refused, Welcom
 from hpc_elastic.membership.ports import port_sequence
 from hpc_elastic.plan.launch_plan import ElasticPlan
 from hpc_elastic.rundir.layout import RunLayout
-from hpc_elastic.rundir.records import AttemptClaim, Endpoint, Spend, World, WorldNode
+from hpc_elastic.rundir.records import AttemptClaim, Endpoint, Spend, World, WorldNode, WorldRole
 from hpc_elastic.rundir.store import write_json
 from hpc_elastic.scheduler.allocation import Allocation
 from tests.agent.answers import Answers
@@ -106,8 +106,8 @@ class Scene:
         self.answers = Answers()
         self.times = times
 
-    def allow(self, *, join_retries: int = 0, join_timeout_s: float = 600.0) -> None:
-        elastic = replace(self.plan.elastic, join_retries=join_retries, join_timeout_s=join_timeout_s)
+    def allow(self, *, join_retries: int = 0, join_timeout_s: float = 600.0, lease_s: float = 9.0) -> None:
+        elastic = replace(self.plan.elastic, join_retries=join_retries, join_timeout_s=join_timeout_s, lease_s=lease_s)
         self.plan = replace(self.plan, elastic=elastic)
 
     def record(self) -> Any:
@@ -307,34 +307,39 @@ def test_a_head_that_another_agent_has_succeeded_is_not_succeeded_again(tmp_path
     play(tmp_path, scene, times=retrying())
 
 
+def open_attempt(made: Scene, head: Endpoint, *members: str) -> None:
+    """The head on the first node opens an attempt with these nodes."""
+    world = World(
+        run="run",
+        attempt=1,
+        allocation=1,
+        head="local0",
+        roles=(WorldRole(role="", size=1, restart="restart_all", master=head, master_node="local0", attempt=1),),
+        nodes=(WorldNode(node="local0", node_id=0, role="", agent=head, first_rank=0, workers=1),),
+        ranks=(),
+    )
+    claim = AttemptClaim(
+        run="run",
+        attempt=1,
+        allocation=1,
+        predecessor=None,
+        head="local0",
+        members=members,
+        roles=(),
+        reason="",
+        spend=Spend(),
+        time="",
+    )
+    made.journal(0).claim_attempt(claim, world)
+
+
 def test_a_late_starter_asks_the_head_of_the_latest_attempt(tmp_path: Path) -> None:
     """The one that claimed the allocation is gone, and another node goes on."""
 
     async def scene(made: Scene) -> None:
         made.journal(0).claim_allocation(Endpoint(address="127.0.0.2", port=1))
         head, endpoint = await made.listen(Welcome(allocation=1, head="node0", is_late=True), port=0)
-        world = World(
-            run="run",
-            attempt=1,
-            allocation=1,
-            head="local0",
-            roles=(),
-            nodes=(WorldNode(node="local0", node_id=0, role="", agent=endpoint, first_rank=0, workers=1),),
-            ranks=(),
-        )
-        claim = AttemptClaim(
-            run="run",
-            attempt=1,
-            allocation=1,
-            predecessor=None,
-            head="local0",
-            members=("local0",),
-            roles=(),
-            reason="",
-            spend=Spend(),
-            time="",
-        )
-        made.journal(0).claim_attempt(claim, world)
+        open_attempt(made, endpoint, "local0")
         assert await made.find()
         assert head.joins == [made.join(1)]
 
@@ -486,6 +491,38 @@ def test_a_head_that_never_answers_is_given_up_at_join_timeout(tmp_path: Path) -
         with pytest.raises(RendezvousTimeoutError) as caught:
             await made.find()
         assert [missing.cause for missing in caught.value.missing] == [RendezvousCause.SILENT]
+
+    play(tmp_path, scene, times=replace(retrying(), silent_after_s=0.01))
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("is_listening", [True, False], ids=["silent", "refused"])
+def test_a_head_that_has_opened_an_attempt_with_this_node_and_does_not_tell_it_is_lost_after_a_lease(
+    tmp_path: Path, is_listening: bool
+) -> None:
+    async def scene(made: Scene) -> None:
+        made.allow(lease_s=0.2)
+        head = await made.listen_as(Slow()) if is_listening else Endpoint(address="127.0.0.2", port=1)
+        made.journal(0).claim_allocation(head)
+        open_attempt(made, head, "local0", "local1")
+        with pytest.raises(HeadLostError, match=r"^local0 has opened an attempt with this node") as caught:
+            await made.find()
+        assert caught.value.allocation == 1
+        while Path(made.layout.rendezvous("local1")).exists():  # it is no trouble for the next head
+            await asyncio.sleep(0.001)
+
+    play(tmp_path, scene, times=replace(retrying(), silent_after_s=0.01))
+
+
+@pytest.mark.long
+def test_a_head_that_does_not_answer_and_has_opened_an_attempt_without_this_node_is_waited_for(tmp_path: Path) -> None:
+    async def scene(made: Scene) -> None:
+        made.allow(join_timeout_s=0.5, lease_s=0.2)
+        head = await made.listen_as(Slow())
+        made.journal(0).claim_allocation(head)
+        open_attempt(made, head, "local0")
+        with pytest.raises(RendezvousTimeoutError):
+            await made.find()
 
     play(tmp_path, scene, times=replace(retrying(), silent_after_s=0.01))
 

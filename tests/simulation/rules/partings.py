@@ -42,9 +42,13 @@ class Partings:
             require(not is_member or bool(said & FAREWELLS), f"{what}, its member, without a word")
 
     def _check_patience(self, agent: Agent, what: str, *, is_unanswered: bool) -> None:
-        """Who looks for its first head waits for the answer of one as long as it looks at all: heads may be slow."""
+        """Who looks for its first head waits for the answer of one as long as it looks at all: heads may be slow.
+
+        One that has opened an attempt with this node had answered before: it is lost when a lease is over.
+        """
         if is_unanswered and not self._run.conduct.has_lost(agent):
             since_s = (self._run.clock.now - agent.started_at) * (1 + DRIFT)
-            require(
-                since_s >= self._run.scenario.join_timeout_s, f"{what} after {since_s:.1f} s, and might have joined"
-            )
+            claim, scenario = self._run.disk.latest_claim, self._run.scenario
+            has_answered = claim is not None and agent.name in claim.members
+            waits_s = min(scenario.lease_s, scenario.join_timeout_s) if has_answered else scenario.join_timeout_s
+            require(since_s >= waits_s, f"{what} after {since_s:.1f} s, and might have joined")
