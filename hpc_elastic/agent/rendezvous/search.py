@@ -211,9 +211,11 @@ class HeadSearch:
         return None, number
 
     async def _has_successor(self, say: Callable[[str, Level], None]) -> bool:
-        """Returns whether another agent has claimed the allocation after the head that is known; it is the one now."""
+        """Returns whether another agent has claimed the allocation after the head that was asked; it is the one now."""
         latest = await self._retry(self._journal.find_allocation, say)
-        if latest is None or self._known is None or latest.head == self._known.head:
+        if latest is None:
+            return False
+        if latest.node == self._allocation.nodes[0] if self._known is None else latest.head == self._known.head:
             return False
         self._knows(latest)
         return True

@@ -425,6 +425,22 @@ def test_the_head_that_claimed_and_is_gone_when_join_timeout_is_over_is_succeede
     play(tmp_path, scene)
 
 
+def test_an_agent_that_has_only_dialled_the_first_node_asks_the_one_that_has_claimed_before_it_gives_up(
+    tmp_path: Path,
+) -> None:
+    async def scene(made: Scene) -> None:
+        made.nodes = ("local0", "local1", "local2")
+        made.allow(join_timeout_s=0.5)
+        await made.listen_as(Slow())
+        head, endpoint = await made.listen(Welcome(allocation=2, head="local2"), port=0)
+        made.journal(0).claim_allocation(Endpoint(address="127.0.0.2", port=1))
+        assert made.journal(2).claim_next_allocation(endpoint, 1)
+        assert await made.find(1)
+        assert head.joins == [made.join(1)]
+
+    play(tmp_path, scene, times=replace(IN_NO_TIME, silent_after_s=0.01))
+
+
 def test_a_try_with_a_cause_that_stays_is_over_sooner(tmp_path: Path) -> None:
     async def scene(made: Scene) -> None:
         _, endpoint = await made.listen(Welcome(allocation=9, head="node0"), make=connection_factory(b"x" * 32, SCOPE))
