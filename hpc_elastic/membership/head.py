@@ -350,6 +350,7 @@ class Head:
         if not is_ours:
             return self.superseded(f"another head has opened attempt {attempt}")
         judge.attempt_claimed(attempt)
+        self.gathering.has_world = True  # also where it starts no workers: no other head of this start may claim now
         self._tally.forget(world)  # also where it starts no workers: its ranks need not be those of the one before
         if judge.verdict.decision is not None:
             return self._stop(judge.verdict.decision, now)

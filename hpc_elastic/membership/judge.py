@@ -273,7 +273,9 @@ class Judge:
         """End the run because it has lost too many nodes, as enough of them are back."""
         if self._loss is None:
             return
-        seen = replace(self._loss, nodes=self._members.losses.counted or self._loss.nodes)
+        losses = self._members.losses
+        is_dead = self._loss.is_agent_dead and losses.are_dead
+        seen = replace(self._loss, nodes=losses.counted or self._loss.nodes, is_agent_dead=is_dead)
         decision = self.decides(seen, now)
         if isinstance(decision, Finish):
             self.verdict.settle(decision)

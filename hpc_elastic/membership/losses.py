@@ -69,6 +69,11 @@ class Losses:
         """Return the nodes of the latest world that count as lost, also those that have returned since."""
         return tuple(sorted(self._counted))
 
+    @property
+    def are_dead(self) -> bool:
+        """Return whether the agents of all nodes that count as lost are known to have ended."""
+        return all(self._counted.values())
+
     def add(
         self, node: str, lease: MemberLease, now: float, *, is_gone: bool, may_return: bool, is_counted: bool
     ) -> None:

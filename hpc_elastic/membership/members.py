@@ -180,7 +180,6 @@ class Members:
         """Begin the attempt of the latest world."""
         if self.world is not None:
             self._has_fenced = False
-            self.gathering.has_world = True
             self.roster.seat(self.world, starting_roles(self.world))
             self.leases.begin(self.world, now)
             self._newcomers -= {node.node for node in self.world.nodes}

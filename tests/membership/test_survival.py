@@ -268,6 +268,17 @@ def test_a_run_whose_losses_are_used_up_as_enough_nodes_are_back_ends_for_that_a
     assert result.root_cause.line == result.cause
 
 
+def test_nodes_whose_loss_ends_the_run_as_they_are_back_are_lost_nodes_though_a_connection_was_reset() -> None:
+    script = running(min_nodes=3, restart=a_restart_plan(max_node_losses=1))
+    script.lose(1, is_gone=False)
+    script.lose(2)
+    restart(script, 0, 3)
+    script.join(1, 2)
+    cause = the_result(script.pass_time(3 * LEASE_S + 2)).root_cause
+    assert cause is not None
+    assert (cause.nodes, cause.failure_class) == (("node1", "node2"), "node_lost")
+
+
 def test_a_member_that_says_goodbye_may_take_the_heads_place_so_its_own_workers_are_fenced() -> None:
     script = running(min_nodes=1)
     script.pass_time(30)
@@ -791,6 +802,15 @@ def test_a_first_head_yields_to_a_later_one_only_while_it_has_too_few_nodes(
 
 def test_a_head_that_has_opened_an_attempt_yields_to_no_claim_of_the_allocation() -> None:
     assert running().head.yields("node2", 2) == []
+
+
+def test_a_head_whose_first_attempt_started_no_workers_looks_for_no_other_one() -> None:
+    script = HeadScript(3, min_nodes=2)
+    script.join(0, 1, 2)
+    assert script.head.phase is HeadPhase.CLAIMING
+    script.head.received("node1", Dropped(reason="no answer for 6 s"), script.now)
+    script.claimed()
+    assert (script.head.phase, script.head.is_at_first) == (HeadPhase.GATHERING, False)
 
 
 # The end of the Slurm job.
