@@ -296,6 +296,18 @@ def test_a_pause_of_the_head_beside_a_killed_agent_is_one_loss_and_not_all_of_th
         pytest.param(912104, id="ranks that run on wait for the end of those that have started again since"),
         pytest.param(912546, id="a reset in the name of a machine that has just gone down is not that of a machine"),
         pytest.param(21112, id="where messages are slow for the lease more nodes than the lost one come too late"),
+        pytest.param(25005503, id="who gives up the first node joins the one that has claimed in its place"),
+        pytest.param(21052497, id="a head whose first attempt starts no workers looks for no other head"),
+        pytest.param(21141163, id="nodes that are back were lost, and their agents have not ended"),
+        pytest.param(25003441, id="ranks may save where a node that may live cannot go on with others"),
+        pytest.param(
+            21022183, id="a member whose lease is over is not waited for at the end, though it was heard since"
+        ),
+        pytest.param(21208894, id="a member whose connection a router ends has left, for all that its head knows"),
+        pytest.param(21014896, id="the roles beside one that is restarted are at work while its attempt is claimed"),
+        pytest.param(21154305, id="nodes lost before their head stood still are a cause"),
+        pytest.param(21216790, id="a claim that comes too late names no cause"),
+        pytest.param(21161814, id="who has read that the run is over asks on as before"),
         pytest.param(21138130, id="nodes that fell silent and are back are waited for no longer"),
         pytest.param(21074548, id="a spare in the place of another role goes back to its own, which lacks nodes"),
         pytest.param(21057135, id="workers that begin as their head has heard of a loss have their guard told at once"),

@@ -36,7 +36,7 @@ FIRST_LOOK_S = 2.0  # by then node 0 has claimed, and its agent answers
 LOOKS = 4  # at the claims of allocations, by an agent that has had no head yet
 LINES = 40
 ASK_AT_START = 4  # agents, the scheduler
-STOPS = 3  # of one manner, that a head sends to a member: for a decision, for a loss meanwhile, and for the end
+STOPS = 2  # of one manner, that a head sends to a member: for a loss meanwhile, for the end, and for one of each role
 CLOSES_S, CLOSES_LATE_S = 5.0, 5.0  # for members to leave, from a moment after an agent's own part has ended
 LATE_S = 0.01  # of a beat, besides what the clock and a pause do
 ONCE = (messages.Started, messages.Finished, messages.Ended, messages.Stopped)  # of an attempt
@@ -177,7 +177,8 @@ class Conduct:
             what = f"{agent.name} sends {stop.KIND} ({stop.manner.value}) to {action.node}"
             key = (head, stop.attempt, stop.manner, action.node)
             self._stops[key] += 1
-            require(self._stops[key] <= STOPS, f"{what} for the {self._stops[key]}th time")
+            most = STOPS + len(self._run.scenario.roles)
+            require(self._stops[key] <= most, f"{what} for the {self._stops[key]}th time")
         elif isinstance(action, HeadOver):
             self._once(f"{agent.name} ends as head", head, "over")
             self._heads.pop(agent, None)

@@ -8,7 +8,7 @@ the head itself stood still, no attempt is said to come because of others.
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from typing import TYPE_CHECKING, Any
 
 from hpc_elastic.membership.messages import Join, Stop, StopManner
@@ -37,6 +37,7 @@ class Fences:
         self._lost: dict[Any, set[str]] = {}  # by head: who is lost, and not back
         self._stopped: dict[Any, set[str]] = {}  # by head: who of them had told before how all its ranks had ended
         self._how: dict[tuple[Any, str], str] = {}  # by head and node, at last
+        self._hows: defaultdict[tuple[Any, str], set[str]] = defaultdict(set)  # in the latest attempt, each time
         self._woke_at: dict[Any, float] = {}
         self._told: Counter[tuple[object, str, Stop]] = Counter()
 
@@ -55,6 +56,7 @@ class Fences:
             if was_there:
                 lost.add(node)
                 self._how[head, node] = self._finds(head, now, is_gone=is_gone, may_return=may_return)
+                self._hows[head, node].add(self._how[head, node])
                 if may_return or not is_gone:
                     self._check_deadline(agent, head, node, now, before, is_goodbye=may_return)
             return done
@@ -92,10 +94,12 @@ class Fences:
     def tells(self, agent: Agent, head: Any, node: str, stop: Stop) -> None:
         """A head tells a member to stop its workers.
 
-        Ranks that save may go on only if nobody else can: a node that is silent may have gone on with others.
+        Ranks that save may go on only if nobody else can: a node that is silent may have gone on with others, if these
+        are enough.
         """
-        claim = self._run.disk.latest_claim
-        if stop.manner is StopManner.LOSS and claim is not None and claim.head == agent.name:
+        claim, others = self._run.disk.latest_claim, self._run.scenario.nodes - len(head._roster)
+        are_enough = others >= self._run.scenario.min_nodes
+        if are_enough and stop.manner is StopManner.LOSS and claim is not None and claim.head == agent.name:
             lost = self._lost[head] & set(claim.members)
             silent = sorted(each for each in lost if self._how.get((head, each)) == SILENT)
             require(not silent, f"{agent.name} lets ranks save on {node}, and {silent} may live, which it has lost")
@@ -105,14 +109,17 @@ class Fences:
             require(is_first, f"{agent.name} tells {node} again to kill its workers: {stop.reason}")
 
     def claims(self, agent: Agent, head: Any, claim: AttemptClaim) -> None:
-        """A head wants to open an attempt, and says why."""
+        """A head wants to open an attempt, and says why; it does not if another one has opened it."""
+        hows = {node: how for (other, node), how in self._hows.items() if other is head}
+        for node in hows:
+            del self._hows[head, node]
         cause = claim.root_cause
-        if cause is None or claim.reason == RESUMED:
+        if cause is None or claim.reason == RESUMED or claim.attempt in self._run.disk.claims:
             return
         self._check_class(agent, head, cause)
         if cause.failure_class in LOST:
             named = {cause.node, *cause.nodes}
-            asleep = sorted(node for node in named if self._how.get((head, node)) == ASLEEP)
+            asleep = sorted(node for node in named if hows.get(node) == {ASLEEP})
             what = f"{agent.name} names {sorted(named)} as the cause of attempt {claim.attempt}"
             require(not asleep, f"{what}, and {asleep} were silent while it stood still itself")
 

@@ -17,6 +17,7 @@ from tests.simulation.rules.invariants import BrokenRuleError, require
 from tests.simulation.scenario import Fault
 
 if TYPE_CHECKING:
+    from hpc_elastic.membership.lease import MemberLease
     from hpc_elastic.rundir.records import AttemptClaim
     from tests.simulation.agent import Agent
     from tests.simulation.network import SimulatedConnection
@@ -28,6 +29,7 @@ RIVALS_S = 1.0  # between two looks
 CLOSES_S = 5.0  # for members to leave, or as long as a silent one is known by then
 LATE_S = 0.1  # of timers
 NOBODY_ENDS_JOB = "no agent can reach Slurm's controller"
+RESETS = ("reset", "unreachable")  # a kernel is told by somebody between the two that the connection has ended
 
 
 class Headships:
@@ -41,6 +43,7 @@ class Headships:
         self._claimed: dict[object, AttemptClaim] = {}  # by head, the one that it has tried to make last
         self._settled: dict[object, int] = {}  # by head: in which turn of its event loop
         self._asked: set[object] = set()  # heads that have asked what a TERM from outside means
+        self._leases: dict[tuple[object, str], MemberLease] = {}  # by head and member that is told to leave
         self._ends: dict[object, tuple[float, set[str]]] = {}  # by head: when it has told members to leave, and which
         self._parts: defaultdict[object, set[str]] = defaultdict(set)  # by head: who has had one since it has joined
 
@@ -62,8 +65,10 @@ class Headships:
         """A head gives a member a part in an attempt."""
         self._parts[head].add(node)
 
-    def tells_to_leave(self, head: object, node: str) -> None:
+    def tells_to_leave(self, head: Any, node: str) -> None:
         """A head tells a member that the run is over."""
+        if (member := head._roster.get(node)) is not None:
+            self._leases[head, node] = member.lease
         self._ends.setdefault(head, (self._run.clock.now, set()))[1].add(node)
 
     def is_over(self, agent: Agent, head: object, allocation: int, *, have_all_left: bool) -> None:
@@ -79,20 +84,24 @@ class Headships:
         waits_s = max(CLOSES_S, patience_s * (0.5 if nodes <= self._parts[head] else 0.75))
         what = f"{agent.name} has told its members to leave, and is head for {waited_s:.2f} s more"
         require(waited_s <= waits_s * (1 + DRIFT) + LATE_S, f"{what}, not {waits_s:.2f} s")
-        left = [node for node in sorted(nodes) if self._stays(agent, node)]
+        left = [node for node in sorted(nodes) if self._stays(agent, head, node)]
         require(not left or waited_s * (1 + DRIFT) >= waits_s, f"{what}, not {waits_s:.2f} s, and {left} are there")
 
-    def _stays(self, head: Agent, node: str) -> bool:
+    def _stays(self, here: Agent, head: object, node: str) -> bool:
         """Whether an agent has not left, for all that its head can know.
 
-        A lease counts from the newest echo that the member has said it got, which may be some beats older.
+        A lease counts from the newest echo that the member has said it got, which is some beats older, or more where it
+        stood still.
         """
-        agent, run = self._run.peer(head, node), self._run
-        heard_at, is_goodbye = run.heard_at.get((head.name, node), (0.0, True))
-        resets = (at for at, _, fault in run.events if isinstance(fault, Fault) and fault.what == "reset")
+        agent, run, lease = self._run.peer(here, node), self._run, self._leases.get((head, node))
+        heard_at, is_goodbye = run.heard_at.get((here.name, node), (0.0, True))
+        resets = (
+            at + fault.lasts_s for at, _, fault in run.events if isinstance(fault, Fault) and fault.what in RESETS
+        )
         is_reset = any(at >= heard_at for at in resets)  # which looks as if the agent had ended
-        is_silent = is_goodbye or is_reset or run.clock.now - heard_at >= run.scenario.lease_s / 2
-        is_heard = agent is head or not is_silent
+        is_lost = lease is not None and here.now - lease.acked >= run.scenario.lease_s
+        is_silent = is_goodbye or is_reset or is_lost or run.clock.now - heard_at >= run.scenario.lease_s / 2
+        is_heard = agent is here or not is_silent
         return agent.exit_code is None and agent.is_running and is_heard
 
     def check_end(self) -> None:

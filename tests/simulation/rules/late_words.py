@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from hpc_elastic.membership.messages import Broken, Failed, Report
 from hpc_elastic.membership.phases import HeadPhase
+from hpc_elastic.membership.rounds import starting_roles
 from tests.simulation.rules.invariants import require
 
 if TYPE_CHECKING:
@@ -62,6 +63,8 @@ class LateWords:
             return False
         attempt = next((role.attempt for role in world.roles if role.role == member.role), 0)
         are_gone = head.phase in ALL_GONE and head._judge.verdict.roles is None
+        if head.phase is HeadPhase.CLAIMING:  # whatever is decided meanwhile, the other roles are still at work
+            are_gone = member.role in starting_roles(head._members.world)
         what = f"{agent.name} counts that {member.node} reports {message.KIND} of attempt {message.attempt}"
         is_late = are_gone and (isinstance(message, (Failed, Broken)) or head.phase in ENDING)
         require(not are_gone or is_late, f"{what}, whose workers are all gone, in phase {head.phase.value}")

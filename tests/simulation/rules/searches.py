@@ -290,8 +290,11 @@ class Searches:
     def _check_patience(self, agent: Agent, search: _Search, dial: Dial) -> None:
         """Who is asked for the n-th time has been asked in n rounds at least, and none of them was without a question.
 
-        But where nobody is left to ask: such a round takes its pause; and a node that others name is asked at once.
+        But where nobody is left to ask: such a round takes its pause; and a node that others name is asked at once. Who
+        has read that the run is over counts on.
         """
+        if search.records is not None and search.records.result is not None:
+            return
         least = 0 if search.named else sum(each.node == dial.node for each in search.asked)
         most = len(search.asked) + int((agent.now - search.began) / LONGEST_PAUSE_S) + 1
         shortest_s, longest_s = (min(LONGEST_ANSWER_S, ANSWERS_WITHIN_S * 2 ** (each // 4)) for each in (least, most))
