@@ -283,10 +283,13 @@ class Gathering:
             if now < self._deadline:  # nobody is waited for that could still come
                 counts = f"{self._roster.healthy} of at least {least} nodes joined, and no other can"
             counts += f", too few for the role {role}"
+        named = {node.node for node in missing}
+        lost = [node for node in self._lost.nodes if node not in named and self._roster.get(node) is None]
+        was_lost = f"; lost: {name_some(lost)}" if lost else ""
         if len(missing) == 1:
-            return RendezvousTimeoutError(f"{counts}; missing: {missing[0]}", missing)
+            return RendezvousTimeoutError(f"{counts}; missing: {missing[0]}{was_lost}", missing)
         why = _reasons([node for node in missing if node.cause is RendezvousCause.UNHEALTHY])
-        return RendezvousTimeoutError(f"{counts}; missing: {_by_cause(missing)}{why}", missing)
+        return RendezvousTimeoutError(f"{counts}; missing: {_by_cause(missing)}{why}{was_lost}", missing)
 
     def missing(self) -> tuple[MissingNode, ...]:
         """Return the unhealthy nodes and those that have not joined and were not lost, in the order of their ids."""
@@ -372,7 +375,7 @@ def _by_cause(missing: Sequence[MissingNode]) -> str:
     for cause in causes:
         names = name_some([node.node for node in missing if node.cause is cause])
         groups.append(f"{names} ({_words(cause)})")
-    return ", ".join(groups) or "nobody, the others were lost"
+    return ", ".join(groups) or "nobody"
 
 
 def _reasons(unhealthy: Sequence[MissingNode]) -> str:

@@ -350,7 +350,6 @@ class Head:
         if not is_ours:
             return self.superseded(f"another head has opened attempt {attempt}")
         judge.attempt_claimed(attempt)
-        self.gathering.has_world = True  # also where it starts no workers: no other head of this start may claim now
         self._tally.forget(world)  # also where it starts no workers: its ranks need not be those of the one before
         if judge.verdict.decision is not None:
             return self._stop(judge.verdict.decision, now)
@@ -474,7 +473,7 @@ class Head:
             *self._judge.counts_losses(),
         ]
         claim, world = self._judge.prepare_attempt()
-        self.phase = HeadPhase.CLAIMING
+        self.phase, self.gathering.has_world = HeadPhase.CLAIMING, True  # though it may start no workers
         return [*told, ClaimAttempt(claim=claim, world=world)]
 
     def _settle_losses(self, now: float) -> list[Action]:

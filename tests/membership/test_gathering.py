@@ -350,6 +350,16 @@ def test_a_head_that_stood_still_claims_nothing_with_nodes_that_it_loses_as_it_w
     assert not of_kind(actions, ClaimAttempt)
 
 
+def test_the_cause_of_a_run_that_never_began_names_the_nodes_that_had_joined_and_were_lost() -> None:
+    script = HeadScript(4, min_nodes=3, join_timeout_s=20)
+    script.join(0, 1)
+    script.lose(1)
+    result = the_result(script.pass_time(21))
+    assert (
+        result.cause == "1 of at least 3 nodes joined within 20 s; missing: node2, node3 (never started); lost: node1"
+    )
+
+
 def test_a_lost_node_that_said_goodbye_and_does_not_return_is_not_said_to_be_left_out() -> None:
     script = HeadScript(3, min_nodes=2)
     script.run()
