@@ -188,7 +188,9 @@ class Absences:
             require(waited_s * (1 + DRIFT) >= least_s, f"{what} after {waited_s:.2f} s, not {least_s:g} s")
             is_open = len(names) - len(out) >= self._run.scenario.min_nodes
             require(is_open, f"{what}, and has waited for nothing: {sorted(out)} cannot come")
-        left_out = sorted(due - set(missing))
+        told = note.message.partition("; lost: ")[2]
+        lost = {node for node in due if node in told or " more" in told}
+        left_out = sorted(due - set(missing) - lost)
         require(not left_out, f"{what}, and does not name {left_out}")
 
     def _is_read(self, head: object, node: str) -> bool:

@@ -223,12 +223,12 @@ class Promptness:
     def _is_late_for(self, agent: Agent, world: World, before: AttemptClaim | None) -> bool:
         """Whether an agent that runs is not there yet.
 
-        One that has started since the head died looks for that one first; so does a spare whose file server takes
-        seconds to tell that there is an attempt. One that found no head within `join_timeout`,
-        on a disk on which a claim takes longer than that, claims the next allocation, and joins after the attempt.
+        One that had no head yet when that one died looks for it first. A spare whose file server takes seconds for an
+        answer learns late of the next one. Who found no head within `join_timeout`, on a disk on which a claim takes
+        longer than that, claims the next allocation, and joins after the attempt.
         """
         run, lost = self._run, self._lost_alone()
-        if lost is not None and agent.started_at >= run.agent(lost).died_at:
+        if lost is not None and agent.name not in run.witness.joined:
             return True
         is_slow = max(run.scenario.disk_s) > SLOW_DISK_S
         if before is not None and is_slow and lost == before.head and agent.name not in before.members:
