@@ -1,7 +1,8 @@
-"""The two displays of a followed run: plain lines, and a live line below them on a terminal."""
+"""The displays of a followed run: plain lines, and a live line below them while it has a terminal's foreground."""
 
 from __future__ import annotations
 
+import io
 import os
 import time
 from collections.abc import Iterator
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
     from rich.text import Text
 
     from hpc_elastic.observe.follow import Display
+
+SHOW_CURSOR = "\x1b[?25h"
 
 
 class PlainDisplay:
@@ -83,20 +86,83 @@ class LiveDisplay:
         return line
 
 
+class TerminalDisplay:
+    """Shows a live line, and plain lines only for as long as the terminal is somebody else's: after `&`, or `bg`."""
+
+    def __init__(self, plain: PlainDisplay, live: LiveDisplay, terminal: TextIO) -> None:
+        self._plain = plain
+        self._live = live
+        self._terminal = terminal
+
+    def say(self, line: str) -> None:
+        """Show a line of this package about the run."""
+        (self._plain if _is_in_background(self._terminal) else self._live).say(line)
+
+    def output(self, line: str) -> None:
+        """Show a line that rank 0 wrote, with its colours."""
+        if _is_in_background(self._terminal):
+            self._plain.output(printable_output(line))
+        else:
+            self._live.output(line)
+
+    def show(self, snapshot: Snapshot) -> None:
+        """Update the live line, also while it cannot be seen."""
+        self._live.show(snapshot)
+
+
+class _Foreground(io.TextIOBase):
+    """Passes on what the live line's console writes, while the terminal's foreground is this process's own."""
+
+    def __init__(self, terminal: TextIO) -> None:
+        self._terminal = terminal
+        self._may_hide_cursor = False
+
+    @property
+    def encoding(self) -> str:  # type: ignore[override]
+        """The terminal's: of another one rich draws other characters."""
+        return self._terminal.encoding
+
+    def write(self, text: str) -> int:
+        is_in_background = _is_in_background(self._terminal)
+        if not is_in_background:
+            self._terminal.write(text)
+        elif self._may_hide_cursor:  # the user's shell has a cursor, which a live line has not
+            self._terminal.write(SHOW_CURSOR)
+        self._may_hide_cursor = not is_in_background
+        return len(text)
+
+    def flush(self) -> None:
+        self._terminal.flush()
+
+    def isatty(self) -> bool:
+        return self._terminal.isatty()
+
+
+def _is_in_background(terminal: TextIO) -> bool:
+    """Return whether another process group has the foreground of this terminal: the user's shell, or what it runs."""
+    try:
+        return os.tcgetpgrp(terminal.fileno()) != os.getpgrp()
+    except OSError:  # not the terminal that controls this session, and so nobody's foreground
+        return False
+
+
 @contextmanager
 def open_display(progress: TextIO, output: TextIO) -> Iterator[Display]:
-    """Yield the display for these streams: live if both are a terminal that can show it, else plain."""
+    """Yield the display for these streams: live if both are a terminal that can show it, else plain.
+
+    A live one is plain while this process is in the terminal's background.
+    """
     if not (progress.isatty() and output.isatty() and os.environ.get("TERM", "dumb") != "dumb"):
         yield PlainDisplay(progress, output)
         return
     from rich.console import Console
     from rich.live import Live
 
-    console = Console(file=output)
+    console = Console(file=_Foreground(output))  # type: ignore[arg-type]  # rich asks for what this has
     with Live(
         console=console, transient=True, refresh_per_second=4, redirect_stdout=False, redirect_stderr=False
     ) as live:
-        yield LiveDisplay(console, live)
+        yield TerminalDisplay(PlainDisplay(progress, output), LiveDisplay(console, live), output)
 
 
 def _mark() -> str:

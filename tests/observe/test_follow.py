@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import io
 import os
+import pty
 import re
+import select
+import subprocess
+import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -12,7 +16,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from hpc_elastic.observe.display import LiveDisplay, PlainDisplay, open_display
+from hpc_elastic.observe.display import SHOW_CURSOR, LiveDisplay, PlainDisplay, open_display
 from hpc_elastic.observe.follow import follow
 from hpc_elastic.observe.narrate import describe_nodes, describe_state, narrate_end
 from hpc_elastic.observe.present import plain_list, plain_status, rich_list, rich_status
@@ -202,6 +206,45 @@ def test_plain_display_is_chosen_if_there_is_no_terminal() -> None:
         display.output("epoch 1")
     assert re.fullmatch(r"\[hpc-elastic \d\d:\d\d:\d\d\] RUNNING\n", progress.getvalue())
     assert output.getvalue() == "epoch 1\n"
+
+
+def read_terminal(end: int, until: str | None) -> str:
+    """Return what was written to a terminal from now on, up to this text; None: until nobody has it open any more."""
+    text = ""
+    while until is None or until not in text:
+        assert select.select([end], [], [], 30)[0], text
+        try:
+            text += os.read(end, 4096).decode()
+        except OSError:
+            break
+    return text
+
+
+@pytest.mark.long
+def test_live_display_draws_only_while_it_has_the_foreground_of_its_terminal(tmp_path: Path) -> None:
+    """`hpc-elastic run ... &`: its live line was drawn over the user's prompt."""
+    end, terminal = pty.openpty()
+    with subprocess.Popen(
+        [sys.executable, "-m", "tests.observe.display_in_background", str(tmp_path / "run")],
+        stdin=subprocess.PIPE,
+        stdout=terminal,
+        stderr=terminal,
+        start_new_session=True,
+        env={**os.environ, "TERM": "xterm"},
+    ) as program:
+        assert program.stdin is not None
+        os.close(terminal)
+        behind = read_terminal(end, "bell\x1b[0m\r\n")
+        program.stdin.write(b"\n")
+        program.stdin.flush()
+        assert "RUNNING" in read_terminal(end, "RUNNING")
+        program.stdin.close()  # its last step
+        rest = read_terminal(end, None)
+        os.close(end)
+    assert program.returncode == 0
+    assert re.fullmatch(r"\[hpc-elastic [\d:]+\] began\r\n\x1b\[31mred\x1b\[0m \\x07bell\x1b\[0m\r\n", behind)
+    assert rest.partition("goes on")[2].replace(SHOW_CURSOR, "") == "\r\n"
+    assert SHOW_CURSOR in rest
 
 
 def test_tail_starts_over_if_the_file_was_cut(tmp_path: Path) -> None:
