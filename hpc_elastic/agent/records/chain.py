@@ -41,8 +41,8 @@ class ClaimChain:
         # A claim or a roster never changes. All agents without a head ask for them once a second, and they are large if
         # there are many nodes: each is read once.
         self._claim: AttemptClaim | None = None  # the latest one that was read
-        self._allocation: AllocationClaim | None = None  # likewise
         self._world: World | None = None  # likewise
+        self._allocations: dict[int, AllocationClaim] = {}  # by number: readers need those of several starts in turn
         self._done: set[tuple[int, str]] = set()  # attempt and node of each node result that says SUCCEEDED
 
     def latest_allocation(self) -> AllocationClaim | None:
@@ -54,7 +54,7 @@ class ClaimChain:
 
     def find_allocation(self, number: int) -> AllocationClaim | None:
         """Return the claim of an allocation that another machine may have made just now, None if there is none."""
-        return self._read(AllocationClaim, self._layout.allocation(number), find_json)
+        return self._allocation_claim(number, find_json)
 
     def first_of_this_start(self) -> AllocationClaim | None:
         """Return the earliest allocation claim of this start of the job; its nodes may have claimed further ones."""
@@ -222,12 +222,11 @@ class ClaimChain:
         """Return the record that a node has written of its part in an attempt, None if there is none."""
         return self._read(NodeResult, self._layout.node_result(attempt, node))
 
-    def _allocation_claim(self, number: int) -> AllocationClaim | None:
-        if self._allocation is None or self._allocation.allocation != number:
-            claim = self._read(AllocationClaim, self._layout.allocation(number))
-            self._allocation = claim or self._allocation
-            return claim
-        return self._allocation
+    def _allocation_claim(self, number: int, read: Callable[[str], object] = read_json) -> AllocationClaim | None:
+        claim = self._allocations.get(number)
+        if claim is None and (claim := self._read(AllocationClaim, self._layout.allocation(number), read)) is not None:
+            self._allocations[number] = claim
+        return claim
 
     def _has_succeeded(self, attempt: int, node: str) -> bool:
         if (attempt, node) not in self._done:

@@ -97,6 +97,7 @@ class Journal(AllocationClaims):
         self.asked: tuple[Request, ...] = ()  # those with an id that `requests` has found, of `ASKED`
         self.notices: tuple[Request, ...] = ()  # notices and announced stops of this allocation
         self._found: Sequence[Request] = ()  # all that `requests` has found
+        self._first_start = ""  # as `first_start` has it, once that is known
 
     @property
     def is_end_wanted(self) -> bool:
@@ -255,8 +256,10 @@ class Journal(AllocationClaims):
 
     def first_start(self) -> str:
         """Return the time at which the run's first allocation was claimed; the current time if no record says it."""
-        data = read_json(self._layout.allocation(1))
-        return str(data["time"]) if isinstance(data, dict) and "time" in data else utc_text(time.time())
+        if not self._first_start:  # which each attempt asks for
+            data = read_json(self._layout.allocation(1))
+            self._first_start = str(data["time"]) if isinstance(data, dict) and "time" in data else ""
+        return self._first_start or utc_text(time.time())
 
     def claim_attempt(self, stamped: AttemptClaim, world: World) -> tuple[bool, str]:
         """Claim an attempt and write its roster.

@@ -199,6 +199,24 @@ def test_a_roster_is_read_once_for_each_attempt(run: Run) -> None:
     assert journal.read_records().world == second
 
 
+def test_the_claim_of_an_allocation_is_read_once_whichever_was_read_last(run: Run) -> None:
+    """A requeued run whose earlier start has claimed: agents without a head need both claims in each look."""
+    run.journal().claim_allocation(HEAD)
+    first = run.chain().latest_allocation()
+    run.open(1)
+    run.journal(restart_count=1).claim_allocation(HEAD)
+    chain = run.chain(restart_count=1)
+    latest = chain.latest_allocation()
+    assert latest is not None
+    assert chain.predecessor() == 1
+    for number in (1, 2):
+        write_json(run.layout.allocation(number), {})  # what cannot be read
+    assert chain.latest_allocation() == chain.first_of_this_start() == chain.find_allocation(2) == latest
+    assert chain.find_allocation(1) == first
+    assert chain.predecessor() == 1
+    assert chain.latest_attempt_here() is None
+
+
 def test_the_roster_of_a_claim_that_failed_is_gone(run: Run) -> None:
     claimed, world = run.open(1)
     lost = replace(claimed, head="node1")
