@@ -324,7 +324,7 @@ class JobDefaults(Section):
 class JobSpec(JobDefaults):
     """One job, as its file and `--set` say it."""
 
-    name: values.Name = Field(default="", description="the run's name; the file's name if it is left out")
+    name: values.RunName = Field(default="", description="the run's name; the file's name if it is left out")
     site: values.FilePath | None = _key("the name of a site, or the path of a site file")
     entrypoint: EntrypointSpec | None = _key("what a worker runs: exactly one of script, module, command")
     roles: tuple[RoleSpec, ...] | None = _key(

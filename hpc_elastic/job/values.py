@@ -20,6 +20,7 @@ from pydantic import (
     WrapValidator,
 )
 
+from hpc_elastic.job.names import LONGEST_NAME, RUN_NAME_PATTERN, is_run_name
 from hpc_elastic.job.problems import describe
 from hpc_elastic.job.sbatch_options import normalize_option
 from hpc_elastic.plan.container import parse_mount
@@ -127,6 +128,12 @@ def check_name(text: str) -> str:
     """
     if not _NAME.fullmatch(text):
         raise ValueError(f"expected up to 64 letters, digits, dots, dashes and underscores, found {text!r}")
+    return text
+
+
+def _run_name(text: str) -> str:
+    if not is_run_name(text):
+        raise ValueError(f"expected up to {LONGEST_NAME} letters, digits, dots, dashes and underscores, found {text!r}")
     return text
 
 
@@ -260,6 +267,7 @@ Mount = Annotated[StrictStr, AfterValidator(_mount), WithJsonSchema(_SCALAR)]
 Argument = Annotated[StrictStr, AfterValidator(_with_references), WithJsonSchema(_SCALAR_OR_NULL)]
 ShellLine = Annotated[StrictStr, AfterValidator(_shell_line), WithJsonSchema(_SCALAR)]
 Name = Annotated[StrictStr, AfterValidator(check_name), WithJsonSchema({**_SCALAR, "pattern": f"^{_NAME.pattern}$"})]
+RunName = Annotated[StrictStr, AfterValidator(_run_name), WithJsonSchema({**_SCALAR, "pattern": RUN_NAME_PATTERN})]
 VariableName = Annotated[StrictStr, AfterValidator(_variable)]
 VariableValue = Annotated[StrictStr, AfterValidator(_with_references), WithJsonSchema(_SCALAR)]
 OptionName = Annotated[StrictStr, AfterValidator(normalize_option)]

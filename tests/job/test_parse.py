@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 import pathlib
 from datetime import timedelta
 from typing import Any
@@ -270,11 +271,26 @@ def test_set_repairs_what_is_wrong_in_the_file() -> None:
         ("/a/b/resnet.v2.yml", "resnet.v2"),
         ("my job (1).yaml", "my-job-1"),
         ("-", "job"),
-        ("ü.yaml", "job"),
+        ("日本.yaml", "日本"),
+        ("gro\u0308\u00dfe 2.yaml", "größe-2"),  # as macOS names it
+        ("हिन्दी.yaml", "हिन्दी"),
+        ("☃.yaml", "job"),
+        ("run-\U0001f600\U00020000.yaml", "run"),
+        ("a\u202eb\x1b.yaml", "a-b"),
+        ("\udce9t\udce9.yaml", "t"),  # another encoding
+        ("日" * 100 + ".yaml", "日" * 64),
+        ("a" * 63 + "日.yaml", "a" * 63 + "日"),
     ],
 )
 def test_the_default_name_is_the_files(file: str, name: str) -> None:
     assert parse_job(MINIMAL, file=file).name == name
+    assert parse_job(MINIMAL, file="job.yaml", overrides=[f"name={name}"]).name == name
+
+
+@pytest.mark.parametrize("name", ["a b", "-a", "日/本", "☃", "\U00020000", "a\u202eb", "a\u0085", "日" * 65, "\u0301a"])
+def test_a_name_has_only_what_folders_and_slurm_can_have(name: str) -> None:
+    with pytest.raises(JobError, match="expected up to 64 letters, digits"):
+        parse_job(MINIMAL, file="job.yaml", overrides=[f"name={json.dumps(name)}"])
 
 
 def test_everything_that_a_job_file_can_say_is_built() -> None:
