@@ -296,6 +296,7 @@ def test_a_pause_of_the_head_beside_a_killed_agent_is_one_loss_and_not_all_of_th
         pytest.param(912104, id="ranks that run on wait for the end of those that have started again since"),
         pytest.param(912546, id="a reset in the name of a machine that has just gone down is not that of a machine"),
         pytest.param(21112, id="where messages are slow for the lease more nodes than the lost one come too late"),
+        pytest.param(24000942, id="who is taken in while its slow disk is asked leaves as the result says"),
         pytest.param(25019388, id="the cause of a run that never began names a node that had joined and was lost"),
         pytest.param(25005503, id="who gives up the first node joins the one that has claimed in its place"),
         pytest.param(21052497, id="a head whose first attempt starts no workers looks for no other head"),

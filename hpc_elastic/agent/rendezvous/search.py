@@ -17,7 +17,7 @@ from hpc_elastic.agent.records.retries import retry
 from hpc_elastic.agent.rendezvous.head_link import HeadLink, HeadListener, ask_to_join
 from hpc_elastic.agent.rendezvous.trouble import REPORT_TIMES, ReportTimes, Trouble
 from hpc_elastic.agent.system.background import BackgroundThread
-from hpc_elastic.errors import ExitCode, HpcElasticError, RendezvousTimeoutError
+from hpc_elastic.errors import ExitCode, HpcElasticError, RendezvousTimeoutError, RunDirectoryError
 from hpc_elastic.membership.actions import Level
 from hpc_elastic.membership.authentication import ProtocolError
 from hpc_elastic.membership.discovery import describe_left
@@ -300,8 +300,13 @@ class HeadSearch:
         """Raises HeadLostError if the head that lets a join go unanswered has opened an attempt with this node."""
         if silent_s < self._plan.elastic.lease_s:
             return
-        self._knows(await self._retry(self._journal.find_allocation, say) or self._known)
-        records = await self._read_records(say)
+        try:
+            self._knows(await self._retry(self._journal.find_allocation, say) or self._known)
+            records = await self._read_records(say)
+        except (RunDirectoryError, HeadLeftError):
+            if link.answered.done():  # this agent is a member since, which finds the same out, and leaves as it says
+                return
+            raise
         if link.answered.done():
             return
         try:

@@ -499,6 +499,31 @@ def test_a_head_that_answers_late_is_waited_for_on_the_same_connection(tmp_path:
     play(tmp_path, scene, times=replace(retrying(answers_within_s=0.0, persists_s=0.0), silent_after_s=0.01))
 
 
+def test_a_head_that_answers_while_a_slow_file_system_is_asked_about_it_is_joined_though_the_run_is_over_by_then(
+    tmp_path: Path,
+) -> None:
+    """The agent has been a member since, and leaves with the result; it left as one that had come too late."""
+
+    async def scene(made: Scene) -> None:
+        made.allow(lease_s=0.0)
+        head, answers = Slow(), threading.Event()
+        await made.listen_as(head)
+        held = asyncio.ensure_future(made.disk.call(answers.wait))
+        looking = asyncio.ensure_future(made.find())
+        while not made.said:
+            await asyncio.sleep(0.001)
+        (connection,) = head.connections
+        connection.send(Welcome(allocation=1, head="node0"))
+        while not made.member.heard:
+            await asyncio.sleep(0.001)
+        write_json(made.layout.result, {"state": "SUCCEEDED"})
+        answers.set()
+        assert await looking
+        await held
+
+    play(tmp_path, scene, times=replace(retrying(answers_within_s=0.0, persists_s=0.0), silent_after_s=0.01))
+
+
 @pytest.mark.long
 def test_a_head_that_never_answers_is_given_up_at_join_timeout(tmp_path: Path) -> None:
     async def scene(made: Scene) -> None:
