@@ -88,7 +88,7 @@ class HeadProcess:
         telemetry = Telemetry(plan, place, journal=journal, disk=disk, say=print)
         start = HeadStart(plan, place, journal=journal, disk=disk, telemetry=telemetry)
         outputs = HeadOutputs(to_own_member=self._received, moved=self._moved)
-        coordinator = self._coordinator = start.make(self._own, await start.read(), None, outputs)
+        coordinator = self._coordinator = start.make(self._own, await start.read(), None, outputs, may_yield=True)
         listener, most = listen(ADDRESS, 0), most_unauthenticated(self._setting.nodes)
         port = listener.getsockname()[1]
         door = Listener(listener, connection_factory(SECRET, SCOPE), coordinator, most=most, say=print)

@@ -126,7 +126,7 @@ class HeadStart:
         outputs: HeadOutputs,
         heard: Callable[[], NoticeGiven | None] = lambda: None,
         *,
-        may_yield: bool = True,
+        may_yield: bool,
     ) -> Coordinator:
         """Creates a head that gathers nodes for the next attempt.
 
