@@ -14,7 +14,7 @@ from hpc_elastic.membership.phases import HeadPhase
 from hpc_elastic.membership.timing import DRIFT
 from tests.simulation.disk import LAYOUT
 from tests.simulation.rules.invariants import BrokenRuleError, require
-from tests.simulation.scenario import Fault
+from tests.simulation.scenario import HEAD, Fault
 
 if TYPE_CHECKING:
     from hpc_elastic.membership.lease import MemberLease
@@ -95,10 +95,9 @@ class Headships:
         """
         agent, run, lease = self._run.peer(here, node), self._run, self._leases.get((head, node))
         heard_at, is_goodbye = run.heard_at.get((here.name, node), (0.0, True))
-        resets = (
-            at + fault.lasts_s for at, _, fault in run.events if isinstance(fault, Fault) and fault.what in RESETS
-        )
-        is_reset = any(at >= heard_at for at in resets)  # which looks as if the agent had ended
+        faults = ((at, fault) for at, _, fault in run.events if isinstance(fault, Fault) and fault.what in RESETS)
+        # Which looks as if the agent had ended.
+        is_reset = any(at >= heard_at and _is_between(fault, here, agent) for at, fault in faults)
         is_lost = lease is not None and here.now - lease.acked >= run.scenario.lease_s
         is_silent = is_goodbye or is_reset or is_lost or run.clock.now - heard_at >= run.scenario.lease_s / 2
         is_heard = agent is here or not is_silent
@@ -177,3 +176,10 @@ class Headships:
         """A head asks the scheduler why a TERM has come; every member of its world has got one."""
         require(head not in self._asked, f"{agent.name} asks the scheduler again why a TERM has come")
         self._asked.add(head)
+
+
+def _is_between(fault: Fault, one: Agent, other: Agent) -> bool:
+    """Whether a fault may be one of the connection of two agents; parts such as the head's have no number."""
+    if fault.what == "reset":
+        return fault.node < 0 or fault.node in (one.number, other.number)
+    return min(fault.side, default=HEAD) < 0 or (one.number in fault.side) != (other.number in fault.side)

@@ -61,6 +61,7 @@ class _Search:
     named: set[str] = field(default_factory=set)  # nodes that others have named as their heads
     owed: tuple[str, float] | None = None  # who is to be asked next, since when
     read_at: float | None = None  # when the latest records came, or an error; None while they are read
+    before: _Search | None = None  # the one whose rounds count on, for the end of the run begins no new ones
 
     @property
     def head(self) -> str:
@@ -109,7 +110,8 @@ class Searches:
         search = self._of[id(discovery)]
         before, search.records = search.records, records
         if before is None or (before.first, before.claim) != (records.first, records.claim):
-            self._of[id(discovery)] = _Search(now, now, records)
+            is_over = records.result is not None
+            self._of[id(discovery)] = _Search(now, now, records, before=search if is_over else None)
         self._has_read(discovery, now)
 
     def _check_roster(self, agent: Agent, search: _Search) -> None:
@@ -291,12 +293,13 @@ class Searches:
         """Who is asked for the n-th time has been asked in n rounds at least, and none of them was without a question.
 
         But where nobody is left to ask: such a round takes its pause; and a node that others name is asked at once. Who
-        has read that the run is over counts on.
+        has read that the run is over goes on with its rounds.
         """
-        if search.records is not None and search.records.result is not None:
-            return
-        least = 0 if search.named else sum(each.node == dial.node for each in search.asked)
-        most = len(search.asked) + int((agent.now - search.began) / LONGEST_PAUSE_S) + 1
+        asked, named, began = search.asked, search.named, search.began
+        if search.before is not None:
+            asked, named, began = search.before.asked + asked, search.before.named | named, search.before.began
+        least = 0 if named else sum(each.node == dial.node for each in asked)
+        most = len(asked) + int((agent.now - began) / LONGEST_PAUSE_S) + 1
         shortest_s, longest_s = (min(LONGEST_ANSWER_S, ANSWERS_WITHIN_S * 2 ** (each // 4)) for each in (least, most))
         what = f"{agent.name} asks {dial.node}, and waits for {dial.within_s} s"
         require(shortest_s <= dial.within_s <= longest_s, f"{what}, not {shortest_s} to {longest_s} s")
