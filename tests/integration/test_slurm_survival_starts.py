@@ -298,7 +298,8 @@ def test_the_job_ends_if_all_agents_die_after_a_suspend(slurm_door: Door, slurm:
     training = Training.start(slurm_door)
     suspend_and_resume(slurm, training)
     for node in NODES:
-        slurm.run_on(node, "pkill", "-KILL", "-f", "hpc_elastic.agent.main")
+        # Not the srun beside them, whose command names their module: the script ends it, now or soon.
+        slurm.run_on(node, "pkill", "-KILL", "-f", r"^[^ ]*python[^ ]* .*hpc_elastic\.agent\.main")
     result = training.run.wait_until_over()
     assert (result["state"], result["written_by"]) == ("UNKNOWN", "script"), training.story()
     slurm.wait_for_job(training.run.job_id, "FAILED")
