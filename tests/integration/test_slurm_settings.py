@@ -4,13 +4,22 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator
+import signal
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.integration.conftest import Door
-from tests.integration.slurm_jobs import agent_outputs, assert_over, only_run, script_output, wait_for_ranks, write_job
+from tests.integration.slurm_jobs import (
+    agent_outputs,
+    agent_pid,
+    assert_over,
+    only_run,
+    script_output,
+    wait_for_ranks,
+    write_job,
+)
 from tests.integration.test_slurm_requeue import TRAINS_ON
 from tests.slurm_sandbox.cluster import Cluster, wait_until
 from tests.slurm_sandbox.versions import why_impossible
@@ -190,6 +199,44 @@ def test_a_run_whose_scripts_node_is_set_down_goes_on_in_another_job(slurm_door:
         first, second = (run.read(run.layout.allocation(number)) for number in (1, 2))
         assert first["job_id"] == job_id != second["job_id"]
         assert f"{host}, the node of the batch script, was set DOWN" in agent_outputs(run)
+
+
+def make_writers_wait(path: str) -> Callable[[], None]:
+    """Put a pipe in the place of a file, which makes whoever opens it for writing wait; return what lets it go on."""
+    os.makedirs(os.path.dirname(path))
+    os.mkfifo(path)
+    pipe = os.open(path, os.O_PATH)
+
+    def go_on() -> None:
+        os.unlink(path)  # the agent follows the file by its name, and a pipe is none
+        os.open(f"/proc/self/fd/{pipe}", os.O_RDONLY | os.O_NONBLOCK)
+        os.close(pipe)
+
+    return go_on
+
+
+@pytest.mark.every_slurm
+def test_a_run_goes_on_whose_job_ends_with_its_scripts_node_as_the_next_attempt_starts(
+    slurm_door: Door, slurm: Cluster
+) -> None:
+    """The TERM comes after the successor has opened an attempt, and before it has started the workers, who miss it."""
+    if slurm.version == "26.05":
+        pytest.skip("it lets the other nodes of such a job go on")
+    write_job(slurm_door, TRAINS_ON, nodes="{min: 1, max: 2}", workers="1", more=ON_LOSS)
+    run = slurm_door.submit("job.yaml")
+    wait_for_ranks(run, 2)
+    host = slurm.job(run.job_id)["BatchHost"]
+    go_on = make_writers_wait(run.layout.stdout(2, 0))
+    os.kill(agent_pid(run, host), signal.SIGKILL)  # first, or the TERM may come before there is a successor
+    opened = ": attempt 2: 1 rank on 1 node"
+    wait_until(lambda: opened in agent_outputs(run), "attempt 2 is opened", otherwise=run.story)
+    slurm.run("scontrol", "update", f"NodeName={host}", "State=DOWN", "Reason=fan")
+    wait_until(lambda: "got SIGTERM" in agent_outputs(run), "the TERM is there", otherwise=run.story)
+    go_on()
+    wait_until(lambda: (run.path / "allocations" / "0002.json").exists(), "another job runs", otherwise=run.story)
+    wait_for_ranks(run, 2, attempt=3)
+    slurm_door.write("finish", "")
+    assert assert_over(run, "SUCCEEDED", 0, killed=[host])["attempts"] == 3
 
 
 @pytest.mark.mirrored

@@ -176,7 +176,11 @@ class LocalWorkers:
     async def stop_workers(
         self, manner: StopManner, *, is_terminated: bool, takes_stacks: bool = False
     ) -> tuple[int, ...]:
-        """End the workers and all they started, and start no more; return the process ids that survived KILL."""
+        """End the workers and all they started, and start no more; return the process ids that survived KILL.
+
+        `is_terminated`: the workers that run have got a TERM from outside, as far as they did not start just now.
+        """
+        asked_at = asyncio.get_running_loop().time()
         self.paused = self._workers.paused()  # first: what follows takes time, in which somebody may end the pause
         self._stop_asked.set()
         self.requested_saves.interrupt()
@@ -185,7 +189,7 @@ class LocalWorkers:
             await asyncio.gather(self._starting, return_exceptions=True)
         if self.stalls is not None:
             await self._until_hurried(self.stalls.before_stop(manner, takes_stacks=takes_stacks))
-        unkillable = await self._workers.stop_workers(manner, is_terminated=is_terminated)
+        unkillable = await self._workers.stop_workers(manner, is_terminated=is_terminated, asked_at=asked_at)
         self._is_hurried.clear()
         tee, self._tee = self._tee, None
         if tee is not None:

@@ -17,6 +17,10 @@ A worker that saves (`worker.saves`) gets its TERM only when it has saved, or wh
 stop at the end, which a stop because of a failure elsewhere then waits for as well. The other workers and what they
 have started are stopped meanwhile as ever. A fence waits for nobody.
 
+A TERM from outside reaches the processes that are there when its sender looks, and a worker that has just been forked
+ignores it until it has the handlers of a new process. So workers that were started just before, or since, get one from
+here, too: what takes a second one for an order to end at once has nothing to save yet.
+
 Before the TERM of a stop each worker is looked at: one that has ended, or is ending in the kernel, did so by itself. An
 end after the TERM is the stop's, unless the worker said why it fails or has left an error file.
 """
@@ -42,6 +46,7 @@ KILL_BOUND_S = 10.0
 KILL_AGAIN_S = 0.2
 SAVED_EVERY_S = 0.05  # how often a stop looks whether a worker has saved, which changes a number in memory only
 CLOSING_BOUND_S = 30.0  # a worker that closes its connections for longer, with an exception in flight, hangs
+MISSES_TERM_S = 0.5  # a worker that ran for less when a TERM came from outside may not have got it
 LAST_WORD_EXITCODE = 1  # Python's after an uncaught exception
 ENDED_BY_TERM = (-signal.SIGTERM, 128 + signal.SIGTERM)
 
@@ -207,12 +212,15 @@ class Workers:
         self._has_failed = True
         self._on_exit(worker, WorkerExit(exitcode=failing.exit_code, failing=failing))
 
-    async def stop_workers(self, manner: StopManner, *, is_terminated: bool) -> tuple[int, ...]:
+    async def stop_workers(
+        self, manner: StopManner, *, is_terminated: bool, asked_at: float | None = None
+    ) -> tuple[int, ...]:
         """End every worker and all that they started.
 
         Args:
             manner: how much time the workers have.
-            is_terminated: whether they have got their TERM already.
+            is_terminated: whether those that ran when the stop was asked for have got their TERM already.
+            asked_at: when that was, by the event loop's clock; None: now.
 
         Returns:
             The process ids that survived KILL.
@@ -220,7 +228,8 @@ class Workers:
         self._spares_savers |= manner is StopManner.LOSS
         began = asyncio.get_running_loop().time()
         try:
-            if await self._stop_gently(manner, is_terminated):
+            term_at = (began if asked_at is None else asked_at) if is_terminated else None
+            if await self._stop_gently(manner, term_at):
                 return ()
             if self._spares_savers:
                 self._hurry.clear()  # from now on a fence sets it
@@ -230,18 +239,18 @@ class Workers:
             self._hurry.clear()  # not cleared at the beginning: `hurry` may be called before this stop begins
             self._spares_savers = False
 
-    async def _stop_gently(self, manner: StopManner, is_terminated: bool) -> bool:
+    async def _stop_gently(self, manner: StopManner, term_at: float | None) -> bool:
         """Stop the workers without KILL, in the time that the manner allows; return whether no process is left."""
         times = self._times
         if manner is StopManner.RESTART:
-            return await self._terminate(is_terminated, times.restart_grace_s, saves_for_s=times.grace_s)
+            return await self._terminate(term_at, times.restart_grace_s, saves_for_s=times.grace_s)
         if manner is StopManner.GRACE and not self._alive and not self._has_failed:
             # After success, processes that a worker left behind, such as an upload, may finish first.
             is_gone = await self._wait_until_gone(times.grace_s)
-            return is_gone or await self._terminate(False, times.restart_grace_s)
+            return is_gone or await self._terminate(None, times.restart_grace_s)
         if manner is StopManner.GRACE:
             saves_for_s = times.grace_s - times.restart_grace_s
-            return await self._terminate(is_terminated, times.grace_s, saves_for_s=saves_for_s)
+            return await self._terminate(term_at, times.grace_s, saves_for_s=saves_for_s)
         return False
 
     def hurry(self, *, spares_savers: bool = False) -> None:
@@ -259,11 +268,11 @@ class Workers:
             elif is_ending(worker.pid):
                 self._was_ending.add(worker.pid)
 
-    async def _terminate(self, is_terminated: bool, grace_s: float, *, saves_for_s: float = 0.0) -> bool:
+    async def _terminate(self, term_at: float | None, grace_s: float, *, saves_for_s: float = 0.0) -> bool:
         """Send TERM to the workers and to all that they started, and wait; return whether no process is left.
 
         Args:
-            is_terminated: they have got it already.
+            term_at: when those got it that ran then, by the event loop's clock; None: they have not.
             grace_s: how long they have from then on.
             saves_for_s: how long a worker that saves is left alone at most. Then it has `restart_grace_s`, or what is
                 left of the grace if that is more.
@@ -272,8 +281,8 @@ class Workers:
         began = loop.time()
         self._collect_ended()
         self._sent = signal.SIGTERM
-        if is_terminated:
-            return await self._wait_until_gone(grace_s)
+        if term_at is not None:
+            return await self._wait_until_gone(grace_s, await self._terminate_young(term_at))
         savers = self._savers() if saves_for_s > 0 else {}
         told = {worker.pid for worker in self._alive.values() if worker.pid not in self._ending} - savers.keys()
         for pid in told:  # at once, because the search for what they have started takes time
@@ -287,6 +296,20 @@ class Workers:
             return False
         await self._let_save(told, until=began + saves_for_s, others_until=loop.time())  # it began after its TERM
         return await self._wait_until_gone(self._times.restart_grace_s, told)
+
+    async def _terminate_young(self, term_at: float) -> set[int] | None:
+        """Send TERM to the workers that may have missed the one from outside; return the process ids that have got one.
+
+        None means that no worker may have missed it.
+        """
+        started = ((pid, worker.started) for pid, worker in self._alive.items() if pid not in self._ending)
+        young = {pid for pid, at in started if at > term_at - MISSES_TERM_S}
+        if not young:
+            return None
+        found = await self._find()  # first: what a worker has started is not known as its own when that has ended
+        for pid in young & self._alive.keys():
+            self._signal(self._alive[pid], signal.SIGTERM)
+        return (found.keys() - self._below(young, found)) | young
 
     async def _kill_others(self, *, until: float) -> None:
         """Kill what no saving worker has started, and wait until none saves any more, `until` at the latest."""

@@ -6,6 +6,7 @@ import contextlib
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
@@ -89,13 +90,14 @@ class StartFailedError(Exception):
 
 
 class SpawnedWorker(Child):
-    """A worker process, with the order that it was started with."""
+    """A worker process, with the order that it was started with, and when that was (monotonic)."""
 
-    __slots__ = ("order",)
+    __slots__ = ("order", "started")
 
     def __init__(self, order: WorkerOrder, child: Child) -> None:
         self.order = order
         self.pid, self.pidfd = child.pid, child.pidfd
+        self.started = time.monotonic()
 
 
 class Starter(Protocol):

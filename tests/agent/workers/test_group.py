@@ -9,6 +9,7 @@ import shutil
 import threading
 import weakref
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -225,6 +226,32 @@ def test_workers_that_are_to_be_stopped_before_they_started_do_not_start(tmp_pat
         assert made.workers.pids() == {}
 
     play(tmp_path, scene)
+
+
+@pytest.mark.long
+def test_workers_that_start_after_a_term_from_outside_are_terminated(tmp_path: Path) -> None:
+    """Slurm set the head's node DOWN, and ended the job just as its successor's next attempt started."""
+
+    async def scene(made: Scene) -> None:
+        starts, goes_on = threading.Event(), threading.Event()
+
+        def may_start() -> bool:
+            starts.set()
+            return goes_on.wait()
+
+        made.workers._may_start = may_start
+        starting = asyncio.ensure_future(made.start())
+        while not starts.is_set():
+            await asyncio.sleep(0.01)
+        stopping = asyncio.ensure_future(made.workers.stop_workers(StopManner.GRACE, is_terminated=True))
+        await asyncio.sleep(0)
+        goes_on.set()
+        await starting
+        assert len(made.workers.pids()) == 2
+        assert await stopping == ()
+        assert len(made.workers.ended_by_stop()) == 2
+
+    play(tmp_path, scene, signals=replace(make_run_plan(tmp_path).signals, grace_s=60.0))
 
 
 @pytest.mark.long

@@ -16,7 +16,14 @@ import pytest
 from hpc_elastic.agent.system.background import BackgroundThread
 from hpc_elastic.agent.system.processes import Marks, WorkerSearch, find_workers
 from hpc_elastic.agent.workers.last_words import LastWords
-from hpc_elastic.agent.workers.lifecycle import CLOSING_BOUND_S, Explained, StopTimes, WorkerExit, Workers
+from hpc_elastic.agent.workers.lifecycle import (
+    CLOSING_BOUND_S,
+    MISSES_TERM_S,
+    Explained,
+    StopTimes,
+    WorkerExit,
+    Workers,
+)
 from hpc_elastic.agent.workers.spawn import SpawnedWorker, WorkerOrder, spawn_workers
 from hpc_elastic.last_word import NAME_VARIABLE, Word, WordKind, send_last_word
 from hpc_elastic.membership.messages import StopManner
@@ -78,6 +85,7 @@ class Scene:
         self.told = asyncio.Event()
         self.saving: set[int] = set()  # the ranks that are saving
         self.count = 0
+        self.spawned: list[SpawnedWorker] = []
         self.thread = BackgroundThread("processes", asyncio.get_running_loop())
         bystanders = own_children()  # of the tests' own process: the keepers of their sandboxes
         self.workers = Workers(
@@ -122,7 +130,7 @@ class Scene:
                 is_done.wait()
             return spawned
 
-        spawned = await self.workers.start_workers(spawn)
+        spawned = self.spawned = await self.workers.start_workers(spawn)
         while not all(self.output(rank) for rank in range(self.count)):
             await asyncio.sleep(0.01)
         return [worker.pid for worker in spawned]
@@ -207,11 +215,38 @@ def test_a_worker_that_ignores_term_is_killed_after_its_grace(tmp_path: Path) ->
 def test_workers_that_had_their_term_get_no_second_one(tmp_path: Path) -> None:
     async def scene(made: Scene) -> None:
         await made.start(SAVES)
-        await made.workers.stop_workers(StopManner.GRACE, is_terminated=True)
+        asked_at = asyncio.get_running_loop().time() + 2 * MISSES_TERM_S  # as if the worker ran for that long
+        await made.workers.stop_workers(StopManner.GRACE, is_terminated=True, asked_at=asked_at)
 
     made = play(tmp_path, scene, grace_s=0.1)
     assert made.exits == [(0, -9)]
     assert made.output() == "ready\n"
+
+
+@pytest.mark.long
+def test_workers_that_started_as_a_term_came_from_outside_get_one_with_what_they_started(tmp_path: Path) -> None:
+    """Its sender has not seen them yet, or they ignored it as new forks do: they ran on until the KILL."""
+
+    async def scene(made: Scene) -> None:
+        asked_at = asyncio.get_running_loop().time()
+        await made.start(SAVES, f"import subprocess, sys; subprocess.run([sys.executable, '-c', {SAVES!r}])")
+        assert await made.workers.stop_workers(StopManner.GRACE, is_terminated=True, asked_at=asked_at) == ()
+
+    made = play(tmp_path, scene)
+    assert sorted(made.exits) == [(0, 0), (1, -15)]
+    assert (made.output(0), made.output(1)) == ("ready\nsaved\n", "ready\nsaved\n")
+
+
+@pytest.mark.long
+def test_only_workers_that_started_as_a_term_came_from_outside_get_another_one(tmp_path: Path) -> None:
+    async def scene(made: Scene) -> None:
+        await made.start(SAVES, SAVES)
+        made.spawned[0].started -= 2 * MISSES_TERM_S
+        await made.workers.stop_workers(StopManner.GRACE, is_terminated=True)
+
+    made = play(tmp_path, scene, grace_s=1)
+    assert sorted(made.exits) == [(0, -9), (1, 0)]
+    assert (made.output(0), made.output(1)) == ("ready\n", "ready\nsaved\n")
 
 
 @pytest.mark.long
