@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from hpc_elastic.errors import ExitCode
+from hpc_elastic.hostlist import HostlistError, expand_hostlist
 from hpc_elastic.observe.facts import Facts
 from hpc_elastic.rundir.states import RunState
 
@@ -195,11 +197,20 @@ def _gave_up(complaint: str) -> MissingResult:
 def _failed_host(facts: Facts, job: JobStatus, failed_nodes: Sequence[str]) -> str:
     """Return the node of the batch script if it was set DOWN, with which the job ended; empty if it was not.
 
-    Slurm kills the script then: as long as the node's slurmd lives, the job has failed with it (22.05 and 24.11).
+    Slurm kills the script then: as long as the node's slurmd lives, the job has failed with it (22.05 and 24.11). The
+    job has lost the node; after `scancel --batch --signal=KILL` (22.05: for the same reason) it has it still.
     """
     host = next(iter(facts.allocation.get("nodes") or ()), "")
     is_killed = (job.exit_code or "").endswith(_KILLED)
-    return str(host) if is_killed and (host in failed_nodes or job.reason == "JobLaunchFailure") else ""
+    is_taken = job.reason == "JobLaunchFailure" and not _has_node(job, str(host))
+    return str(host) if is_killed and (host in failed_nodes or is_taken) else ""
+
+
+def _has_node(job: JobStatus, node: str) -> bool:
+    """Return whether a node is one of the job's, as far as the scheduler says."""
+    with contextlib.suppress(HostlistError):
+        return node in expand_hostlist(job.nodes or "")
+    return False
 
 
 def _lost_host(host: str) -> MissingResult:

@@ -52,7 +52,8 @@ class JobOutlook:
 
     `seconds_left`: until the scheduler ends the job, infinite where there is no limit, None if that is unknown.
     `is_preempted`: the scheduler has begun to take the job's nodes for another one. `is_out_of_time`: its time limit
-    has ended it. `has_lost_node`: it ends all of the job because a node failed, as of one that is not to survive that.
+    has ended it. `has_lost_node`: it ends all of the job because a node failed, as of one that is not to survive that,
+    or because that of its script was set DOWN.
     `is_script_killed`: it ends because the job's script got a SIGKILL.
     `restarts`: how often the scheduler has started it again, a start that is to come included.
     `reservation`: the one in which it runs, empty if in none. `ends_with_reservation`: `seconds_left` is until its end.

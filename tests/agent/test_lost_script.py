@@ -27,7 +27,7 @@ TERMINATED = Leave(exit_code=int(ExitCode.STOPPED), cause="terminated, and a was
 ON_LOSS = RequeuePlan(max=5, on=("node_loss",))
 # As 22.05 says it of a job whose batch script's node was set DOWN, and as 24.11 does.
 LOST = JobOutlook(state=JobState.COMPLETING, restarts=0, has_lost_node=True)
-KILLED = JobOutlook(state=JobState.COMPLETING, restarts=0, is_script_killed=True)
+KILLED = JobOutlook(state=JobState.COMPLETING, restarts=0, has_lost_node=True, is_script_killed=True)
 
 
 @pytest.fixture(autouse=True)
@@ -78,10 +78,11 @@ def test_another_job_takes_the_place_of_one_that_slurm_ends_with_its_scripts_nod
     "outlook",
     [
         JobOutlook(state=JobState.COMPLETING, restarts=0),  # scancel, after such a loss on 26.05
+        JobOutlook(state=JobState.COMPLETING, restarts=0, is_script_killed=True),  # scancel --batch --signal=KILL
         JobOutlook(state=JobState.RUNNING, restarts=0),
         replace(LOST, restarts=1),  # Slurm starts it again itself
     ],
-    ids=["cancelled", "runs", "requeued"],
+    ids=["cancelled", "script killed", "runs", "requeued"],
 )
 def test_no_job_takes_the_place_of_one_that_ends_for_another_reason(outlook: JobOutlook, tmp_path: Path) -> None:
     assert Ending(tmp_path).leave(outlook) == []

@@ -113,6 +113,19 @@ def test_a_job_that_ended_as_the_node_of_its_script_was_set_down_has_lost_it(
         assert ending.cause == "node1, the node of the job's script, was set DOWN, and Slurm ended the job with it"
 
 
+@pytest.mark.parametrize(
+    ("nodes", "expected"), [("node[1-2]", "no_result"), ("node2", "node_lost"), (None, "node_lost")]
+)
+def test_a_job_of_22_05_that_has_the_node_of_its_killed_script_has_not_lost_it(
+    nodes: str | None, expected: str, run: RunBuilder
+) -> None:
+    """Slurm says JobLaunchFailure also after `scancel --batch --signal=KILL`."""
+    status = replace(job(JobState.FAILED, exit_code="0:9"), reason="JobLaunchFailure", nodes=nodes)
+    ending = missing_result(facts(run.start_script().allocate().open_attempt(1)), status)
+    assert ending is not None
+    assert ending.reason == expected
+
+
 @pytest.mark.parametrize(("has_begun", "start"), [(False, "its start"), (True, "another start")])
 def test_a_waiting_job_whose_deadline_came_too_soon_has_not_reached_its_time_limit(
     has_begun: bool, start: str, run: RunBuilder

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
 
 from hpc_elastic.agent.records.chain import ClaimChain
 from hpc_elastic.codec import to_json
@@ -69,15 +68,8 @@ class NextStart:
         return self._questions.is_requeued(self._place.job_id, self._place.restart_count)
 
     def outlook(self) -> JobOutlook | None:
-        """Return what the scheduler says about the end of this job, None if that is unknown; does not read the disk.
-
-        Where the script was killed and an agent of another node has to ask, the script's node has lost both: it was set
-        DOWN (24.11; 22.05 says so by another reason). Its own agent would ask first, for the head is there.
-        """
-        outlook = self._questions.outlook(self._place.job_id)
-        if outlook is not None and outlook.is_script_killed and self._place.node_id:
-            return replace(outlook, has_lost_node=True)
-        return outlook
+        """Return what the scheduler says about the end of this job, None if that is unknown; does not read the disk."""
+        return self._questions.outlook(self._place.job_id)
 
     def start_again(self, avoid: Sequence[str] | None = None, *, is_by_another_job: bool = False) -> str:
         """Have this job started again, or another one in its place; return the refusal, empty if there was none.

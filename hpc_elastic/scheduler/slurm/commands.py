@@ -24,6 +24,7 @@ OUTLOOK_FIELDS = (
     "Reservation",
     "Reason",
 )
+HOST_FIELDS = ("ResizeTime", "BatchHost", "NodeList")
 QUEUE_IDENTITY_FIELDS = ("Name", "WorkDir")
 ACCOUNTING_IDENTITY_FIELDS = ("JobName", "WorkDir")
 SUBMITTED_FIELDS = ("JobArrayID", "WorkDir")
@@ -117,6 +118,12 @@ def submitted_command(user_id: int, *, states: str) -> list[str]:
 def outlook_command(job_id: str) -> list[str]:
     """Build the squeue command that asks the controller about the end of one job, or of one task of an array."""
     fields = ",".join(f"{field}:{SEPARATOR}" for field in OUTLOOK_FIELDS)
+    return ["squeue", "--noheader", "--all", "--array", "--states=all", f"--jobs={job_id}", f"--Format={fields}"]
+
+
+def host_command(job_id: str) -> list[str]:
+    """Build the squeue command that asks the controller whether one job still has the node of its script."""
+    fields = ",".join(f"{field}:{SEPARATOR}" for field in HOST_FIELDS)
     return ["squeue", "--noheader", "--all", "--array", "--states=all", f"--jobs={job_id}", f"--Format={fields}"]
 
 

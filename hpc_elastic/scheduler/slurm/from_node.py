@@ -6,6 +6,7 @@ import contextlib
 import os
 import signal
 from collections.abc import Collection, Iterator, Mapping
+from dataclasses import replace
 from datetime import datetime
 
 from hpc_elastic.errors import SchedulerError
@@ -78,6 +79,9 @@ def look_up(job_id: str, *, timeout_s: float = 4.0, run: Runner = run_from_node)
 def outlook(job_id: str, *, timeout_s: float = 4.0, run: Runner = run_from_node) -> JobOutlook:
     """Return what the controller says about the end of a job, asked with TERM blocked as in `count_restarts`.
 
+    Of a job that ends because its script was killed Slurm (22.05 to 26.05) gives the same reason if the script's node
+    was set DOWN and after `scancel --batch --signal=KILL`: then it is asked whether the job still has that node.
+
     Raises:
         SchedulerError: Slurm does not answer, does not know the job, or what it says cannot be read.
     """
@@ -86,6 +90,9 @@ def outlook(job_id: str, *, timeout_s: float = 4.0, run: Runner = run_from_node)
         found = output.parse_outlook(told)
         if found.state is JobState.RUNNING and found.reservation:
             return output.parse_outlook(told, reserved_until=_find_reservation_end(found.reservation, run))
+        if found.is_script_killed:
+            told = run(commands.host_command(job_id), environ=_environ(), timeout_s=timeout_s)
+            return replace(found, has_lost_node=output.has_lost_host(told))
     return found
 
 

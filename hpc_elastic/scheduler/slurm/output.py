@@ -12,7 +12,7 @@ from hpc_elastic.errors import HpcElasticError, SchedulerError
 from hpc_elastic.hostlist import HostlistError, expand_hostlist
 from hpc_elastic.job_ids import split_task_id
 from hpc_elastic.scheduler.protocol import JobOutlook, JobState, JobStatus
-from hpc_elastic.scheduler.slurm.commands import ACCOUNTING_FIELDS, OUTLOOK_FIELDS, QUEUE_FIELDS, SEPARATOR
+from hpc_elastic.scheduler.slurm.commands import ACCOUNTING_FIELDS, HOST_FIELDS, OUTLOOK_FIELDS, QUEUE_FIELDS, SEPARATOR
 from hpc_elastic.scheduler.slurm.words import (
     find_tip,
     is_about_disabled,
@@ -60,9 +60,8 @@ _URGENCY = (
     JobState.GONE,
     JobState.COMPLETED,
 )
-# Why a job ends that nobody has cancelled: it may not lose a node, or that of its script was set DOWN (22.05).
-_NODE_FAILED = ("NodeDown", "JobLaunchFailure")
-_SCRIPT_KILLED = "RaisedSignal:9("  # of a job that has ended with its script (24.11 and 26.05)
+_NODE_FAILED = "NodeDown"  # of a job that may not lose a node, and that nobody has cancelled
+_SCRIPT_KILLED = ("RaisedSignal:9(", "JobLaunchFailure")  # of one that has ended with its script (22.05: the second)
 _SUBMITTED = re.compile(r"(?:Submitted batch job )?([0-9]+)(?:;\S*| on cluster \S+)?")
 _SUBMITTED_IN_WORDS = re.compile(r"Submitted batch job ([0-9]+)(?: on cluster \S+)?")
 _ESCAPE = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")  # colours of a script around sbatch
@@ -231,7 +230,7 @@ def parse_outlook(output: CommandOutput, *, reserved_until: datetime | None = No
             is_preempted=is_preempted,
             is_out_of_time=row["Reason"] == "TimeLimit" or row["State"] == "TIMEOUT",
             has_lost_node=state is not JobState.RUNNING
-            and (row["Reason"] in _NODE_FAILED or row["State"] == "NODE_FAIL"),
+            and (row["Reason"] == _NODE_FAILED or row["State"] == "NODE_FAIL"),
             is_script_killed=state is not JobState.RUNNING and row["Reason"].startswith(_SCRIPT_KILLED),
             starts=parse_moment(row["StartTime"]) if state is JobState.PENDING else None,
         )
@@ -240,6 +239,34 @@ def parse_outlook(output: CommandOutput, *, reserved_until: datetime | None = No
             f"squeue printed a line that cannot be read: '{printable(lines[-1], _SHOWN_CHARACTERS)}', "
             f"where {'|'.join(OUTLOOK_FIELDS)} was asked for"
         ) from error
+
+
+def has_lost_host(output: CommandOutput) -> bool:
+    """Return whether Slurm has taken the node of the batch script from a job that ends.
+
+    Slurm resizes a job when it takes a node from it (22.05 to 26.05), and then the job's nodes are the others. A job
+    that ends releases its nodes one by one, too, and has no time of a resize for that.
+
+    Args:
+        output: of `host_command`.
+
+    Raises:
+        SchedulerError: the controller does not answer, does not know the job, or the row cannot be read.
+    """
+    lines = [line for line in output.stdout.split("\n") if line.strip()]
+    if output.returncode or not lines:
+        words = slurm_words(output.stderr) or "it does not know the job"
+        raise SchedulerError(f"squeue does not answer: {words}", tip=find_tip(words))
+    values = [value.strip() for value in lines[-1].removesuffix(SEPARATOR).split(SEPARATOR)]
+    try:
+        resized, host, nodes = values
+        left = expand_hostlist(nodes)
+    except (ValueError, HpcElasticError) as error:
+        raise SchedulerError(
+            f"squeue printed a line that cannot be read: '{printable(lines[-1], _SHOWN_CHARACTERS)}', "
+            f"where {'|'.join(HOST_FIELDS)} was asked for"
+        ) from error
+    return resized not in ("", "N/A") and host not in left  # the time itself is shown as INVALID
 
 
 def parse_seconds_left(text: str) -> float | None:

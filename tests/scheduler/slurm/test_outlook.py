@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+
 import pytest
 
 from hpc_elastic.errors import SchedulerError
 from hpc_elastic.scheduler.protocol import JobOutlook, JobState
-from hpc_elastic.scheduler.slurm.commands import outlook_command
+from hpc_elastic.scheduler.slurm import from_node
+from hpc_elastic.scheduler.slurm.commands import host_command, outlook_command
 from hpc_elastic.scheduler.slurm.output import CommandOutput, parse_outlook, parse_reservation, parse_seconds_left
 
 NEVER = float("inf")
@@ -69,11 +72,56 @@ def test_a_reservation_that_is_not_there_ends_no_job(returncode: int, shown: str
 
 
 def test_a_job_that_ends_because_its_script_was_killed_is_told_from_others() -> None:
-    """As of one whose node was set DOWN, in 24.11; that of 22.05 has the reason JobLaunchFailure."""
     row = "{state}|0|1:50|0:10|2026-11-23T07:21:28|2026-11-23T07:23:28|N/A|(null)|{reason}|\n"
     assert told(row.format(state="COMPLETING", reason="RaisedSignal:9(Killed)")).is_script_killed
+    assert told(row.format(state="COMPLETING", reason="JobLaunchFailure")).is_script_killed  # 22.05
     assert not told(row.format(state="COMPLETING", reason="RaisedSignal:15(Terminated)")).is_script_killed
     assert not told(row.format(state="COMPLETING", reason="None")).is_script_killed
+
+
+class Controller:
+    """Answers what squeue is asked of a job whose script was killed."""
+
+    def __init__(self, host: str, *, reason: str = "RaisedSignal:9(Killed)") -> None:
+        self._host = host
+        self._reason = reason
+        self.asked = 0
+
+    def __call__(
+        self, command: Sequence[str], *, environ: Mapping[str, str], timeout_s: float, cwd: str | None = None
+    ) -> CommandOutput:
+        self.asked += 1
+        if list(command) == host_command("7"):
+            return CommandOutput(returncode=0 if self._host else 1, stdout=self._host, stderr="")
+        row = f"COMPLETING|0|1:50|0:10|2026-11-23T07:21:28|2026-11-23T07:23:28|N/A|(null)|{self._reason}|\n"
+        return CommandOutput(returncode=0, stdout=row, stderr="")
+
+
+@pytest.mark.parametrize(
+    ("host", "is_lost"),
+    [
+        ("INVALID|node1|node[2-3]|\n", True),  # node1 was set DOWN: the time of the resize cannot be shown
+        ("N/A|node1|node[1-3]|\n", False),  # scancel --batch --signal=KILL
+        ("N/A|node1|node3|\n", False),  # likewise, when two nodes have ended
+        ("INVALID|node1|node[1,3]|\n", False),  # likewise, and node2 was lost before
+    ],
+)
+def test_a_job_whose_script_was_killed_has_lost_its_node_if_slurm_has_taken_it(host: str, is_lost: bool) -> None:
+    """The reason is the same: `RaisedSignal:9(Killed)`, of 22.05 `JobLaunchFailure`."""
+    outlook = from_node.outlook("7", run=Controller(host))
+    assert (outlook.is_script_killed, outlook.has_lost_node) == (True, is_lost)
+
+
+@pytest.mark.parametrize("host", ["", "N/A|node1|\n", "N/A|node1|node[1-|\n"])
+def test_what_became_of_the_node_of_a_killed_script_is_unknown_if_slurm_does_not_say(host: str) -> None:
+    with pytest.raises(SchedulerError, match="squeue"):
+        from_node.outlook("7", run=Controller(host))
+
+
+def test_the_node_of_a_script_that_was_not_killed_is_not_asked_for() -> None:
+    controller = Controller("", reason="None")
+    assert not from_node.outlook("7", run=controller).has_lost_node
+    assert controller.asked == 1
 
 
 @pytest.mark.parametrize("word", ["INVALID", "NOT_SET", "N/A", ""])
@@ -99,7 +147,6 @@ def test_a_job_that_the_time_limit_ended_is_out_of_time(row: str) -> None:
     [
         ("COMPLETING|0|4:00|1:00|N/A|N/A|N/A|(null)|NodeDown|\n", True),
         ("NODE_FAIL|0|4:00|1:00|N/A|N/A|N/A|(null)|None|\n", True),
-        ("COMPLETING|0|4:00|1:00|N/A|N/A|N/A|(null)|JobLaunchFailure|\n", True),
         ("RUNNING|0|4:00|1:00|N/A|N/A|N/A|(null)|NodeDown|\n", False),  # it goes on with the others
         ("COMPLETING|0|4:00|1:00|N/A|N/A|N/A|(null)|None|\n", False),
     ],

@@ -14,7 +14,8 @@ from hpc_elastic.errors import SchedulerError
 from hpc_elastic.scheduler.protocol import Exclusion, JobState
 from hpc_elastic.scheduler.questions import JobQuestions, end_job
 from hpc_elastic.scheduler.registry import make_scheduler
-from hpc_elastic.scheduler.slurm import from_node
+from hpc_elastic.scheduler.slurm import commands, from_node, output
+from hpc_elastic.scheduler.slurm.host_side import run_from_node
 from hpc_elastic.scheduler.slurm.scheduler import SlurmScheduler, cluster_name, slurm_answers
 from tests.observe.builders import RunBuilder
 from tests.plans import make_run_plan
@@ -353,3 +354,25 @@ def test_a_node_that_is_set_down_is_dead_for_its_job_and_no_other_is(slurm: Clus
     slurm.run("scontrol", "update", "NodeName=node3", "State=DOWN", "Reason=for a test")
     wait_until(lambda: JobQuestions().dead_nodes(job_id, nodes) == {"node3"}, "node3 is dead for the job")
     slurm.run("scancel", job_id)
+
+
+@pytest.mark.every_slurm
+@pytest.mark.parametrize("is_set_down", [True, False], ids=["node set DOWN", "scancel --batch"])
+def test_a_killed_script_has_lost_its_node_only_if_that_was_set_down(
+    is_set_down: bool, slurm: Cluster, tmp_path: Path
+) -> None:
+    if is_set_down and slurm.version == "26.05":
+        pytest.skip("it lets such a job go on")
+    began = tmp_path / "began"
+    job_id = slurm.submit("--nodes=2", "--no-kill", f"--output={began}", "--wrap=echo began; exec sleep 600")
+    wait_until(lambda: began.exists() and began.read_text() == "began\n", "the script runs")
+    host = slurm.job(job_id)["BatchHost"]
+    asked = commands.host_command(job_id)
+    assert not output.has_lost_host(run_from_node(asked, environ=os.environ, timeout_s=10))
+    if is_set_down:
+        slurm.run("scontrol", "update", f"NodeName={host}", "State=DOWN", "Reason=for a test")
+    else:
+        slurm.run("scancel", "--batch", "--signal=KILL", job_id)
+    wait_until(lambda: from_node.outlook(job_id).state is not JobState.RUNNING, "the job ends")
+    assert from_node.outlook(job_id).has_lost_node is is_set_down
+    assert output.has_lost_host(run_from_node(asked, environ=os.environ, timeout_s=10)) is is_set_down
