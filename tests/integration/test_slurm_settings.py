@@ -239,6 +239,33 @@ def test_a_run_goes_on_whose_job_ends_with_its_scripts_node_as_the_next_attempt_
     assert assert_over(run, "SUCCEEDED", 0, killed=[host])["attempts"] == 3
 
 
+@pytest.mark.every_slurm
+def test_a_run_whose_script_a_person_kills_is_over_and_has_lost_no_node(slurm_door: Door, slurm: Cluster) -> None:
+    """Slurm ends the job for the same reason as when it sets the script's node DOWN, and kills the agents, or not."""
+    write_job(slurm_door, TRAINS_ON, nodes="{min: 1, max: 2}", workers="1", more=ON_LOSS)
+    run = slurm_door.submit("job.yaml")
+    wait_for_ranks(run, 2)
+    host = slurm.job(run.job_id)["BatchHost"]
+    os.kill(agent_pid(run, host), signal.SIGKILL)
+    wait_for_ranks(run, 1, attempt=2)
+    slurm.run("scancel", "--batch", "--signal=KILL", run.job_id)
+    wait_until(lambda: slurm.job(run.job_id)["JobState"] == "FAILED", "the job is over", otherwise=run.story)
+    run.assert_nothing_left(within_s=40)
+    assert slurm.job_ids() == []
+    told = []
+
+    def is_over() -> bool:
+        """Whether an observer says so, who gives an agent the time to write the result."""
+        told.append(json.loads(slurm_door.run("status", str(run.path), "--json").stdout))
+        return bool(told[-1]["state"] != "RUNNING")
+
+    wait_until(is_over, "the run is over", within_s=120, otherwise=run.story)
+    status = told[-1]
+    assert status["state"] in ("CANCELLED", "UNKNOWN"), status
+    explained = slurm_door.run("explain", str(run.path)).stdout
+    assert "DOWN" not in status["cause"] + explained, explained
+
+
 @pytest.mark.mirrored
 def test_a_run_in_an_allocation_that_slurm_ends_for_a_failed_node_is_no_cancelled_one(
     slurm_door: Door, slurm: Cluster
