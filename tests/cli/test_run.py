@@ -22,8 +22,8 @@ from hpc_elastic.cli.run import find_allocation, make_parser, prepare
 from hpc_elastic.cli.torchrun_options import REPLACEMENTS
 from hpc_elastic.errors import UsageError
 from hpc_elastic.job.check import key_paths
+from hpc_elastic.job.names import is_run_name
 from hpc_elastic.job.spec import JobSpec
-from hpc_elastic.job.values import check_name
 from hpc_elastic.plan.launch_plan import dump_plan
 from hpc_elastic.rundir.layout import RunLayout
 from hpc_elastic.scheduler.protocol import JobState
@@ -55,7 +55,7 @@ def only_run(workplace: Path) -> Path:
 def test_a_run_is_named_by_what_it_runs_as_far_as_a_name_can_say_it(kind: str, target: str, name: str) -> None:
     text = write_job(command="", kind=kind, target=target, arguments=(), workdir="/", options={}, schema="")
     found = yaml.safe_load(text)["name"]
-    assert (found, check_name(found)) == (name, name)
+    assert (found, is_run_name(found)) == (name, True)
 
 
 def test_job_file_of_a_script_keeps_every_argument() -> None:
