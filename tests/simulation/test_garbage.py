@@ -48,7 +48,9 @@ def test_what_tests_have_left_is_collected_once_it_is_much() -> None:
     before, was_on = resident_mb(), gc.isenabled()
     gc.disable()
     try:
-        for _ in range(100):
+        for _ in range(1000):
+            if resident_mb() > before + 80:  # the first of it may take room that the process had left
+                break
             garbage: list[object] = [bytes(1 << 20)]
             garbage[0] = (bytearray(b"1") * (1 << 20), garbage)
         del garbage
