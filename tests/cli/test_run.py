@@ -45,8 +45,8 @@ def only_run(workplace: Path) -> Path:
     ("kind", "target", "name"),
     [
         ("script", "my train (2).py", "my-train-2"),
-        ("script", "runs/_entraînement.py", "entra-nement"),
-        ("script", "训练.py", "job"),
+        ("script", "runs/_entraînement.py", "entraînement"),
+        ("script", "训练.py", "训练"),
         ("module", "_pkg.train", "pkg.train"),
         ("module", "a." * 40 + "train", ("a." * 32).rstrip(".")),
         ("command", "./.start+.sh", "start"),
