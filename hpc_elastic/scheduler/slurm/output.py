@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections import defaultdict
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
@@ -207,13 +208,7 @@ def parse_outlook(output: CommandOutput, *, reserved_until: datetime | None = No
     Raises:
         SchedulerError: the controller does not answer, does not know the job, or the row cannot be read.
     """
-    lines = [line for line in output.stdout.split("\n") if line.strip()]
-    if output.returncode or not lines:
-        words = slurm_words(output.stderr) or "it does not know the job"
-        raise SchedulerError(f"squeue does not answer: {words}", tip=find_tip(words))
-    values = lines[-1].removesuffix(SEPARATOR).split(SEPARATOR, len(OUTLOOK_FIELDS) - 1)
-    try:
-        row = dict(zip(OUTLOOK_FIELDS, map(str.strip, values), strict=True))
+    with _reading_row(output, OUTLOOK_FIELDS) as row:
         state = parse_state(row["State"])
         is_preempted = parse_moment(row["PreemptTime"]) is not None
         left = parse_seconds_left(row["TimeLeft"])
@@ -234,11 +229,6 @@ def parse_outlook(output: CommandOutput, *, reserved_until: datetime | None = No
             is_script_killed=state is not JobState.RUNNING and row["Reason"].startswith(_SCRIPT_KILLED),
             starts=parse_moment(row["StartTime"]) if state is JobState.PENDING else None,
         )
-    except ValueError as error:
-        raise SchedulerError(
-            f"squeue printed a line that cannot be read: '{printable(lines[-1], _SHOWN_CHARACTERS)}', "
-            f"where {'|'.join(OUTLOOK_FIELDS)} was asked for"
-        ) from error
 
 
 def has_lost_host(output: CommandOutput) -> bool:
@@ -253,20 +243,26 @@ def has_lost_host(output: CommandOutput) -> bool:
     Raises:
         SchedulerError: the controller does not answer, does not know the job, or the row cannot be read.
     """
+    with _reading_row(output, HOST_FIELDS) as row:
+        left = expand_hostlist(row["NodeList"])
+        return row["ResizeTime"] not in ("", "N/A") and row["BatchHost"] not in left  # the time is shown as INVALID
+
+
+@contextlib.contextmanager
+def _reading_row(output: CommandOutput, fields: Sequence[str]) -> Iterator[dict[str, str]]:
+    """Yield the one row that squeue prints of a job, by field; what cannot be read of it is a SchedulerError."""
     lines = [line for line in output.stdout.split("\n") if line.strip()]
     if output.returncode or not lines:
         words = slurm_words(output.stderr) or "it does not know the job"
         raise SchedulerError(f"squeue does not answer: {words}", tip=find_tip(words))
-    values = [value.strip() for value in lines[-1].removesuffix(SEPARATOR).split(SEPARATOR)]
+    values = lines[-1].removesuffix(SEPARATOR).split(SEPARATOR, len(fields) - 1)
     try:
-        resized, host, nodes = values
-        left = expand_hostlist(nodes)
+        yield dict(zip(fields, map(str.strip, values), strict=True))
     except (ValueError, HpcElasticError) as error:
         raise SchedulerError(
             f"squeue printed a line that cannot be read: '{printable(lines[-1], _SHOWN_CHARACTERS)}', "
-            f"where {'|'.join(HOST_FIELDS)} was asked for"
+            f"where {'|'.join(fields)} was asked for"
         ) from error
-    return resized not in ("", "N/A") and host not in left  # the time itself is shown as INVALID
 
 
 def parse_seconds_left(text: str) -> float | None:
