@@ -7,6 +7,7 @@ from itertools import chain
 import pytest
 
 from hpc_elastic.rundir.records import RunResultRecord
+from tests.simulation.draws.checks import draw_checks
 from tests.simulation.draws.health import FOR_EVER_S, draw_health
 from tests.simulation.planted.health import BUGS, PlantedHealth
 from tests.simulation.rules.invariants import BrokenRuleError
@@ -57,6 +58,11 @@ def test_agents_that_supersede_each_other_before_the_first_attempt_come_to_an_en
 @pytest.mark.parametrize("seed", [35, 141])
 def test_a_spare_asks_a_head_without_workers_once_a_round(seed: int) -> None:
     SimulatedRun(draw_health(seed)).play()
+
+
+@pytest.mark.long
+def test_each_of_three_roles_may_widen_a_stop_that_is_under_way() -> None:
+    SimulatedRun(draw_checks(22000104)).play()
 
 
 def unhealthy(node: int, at: float = 0.0, lasts_s: float = FOR_EVER_S) -> Fault:
