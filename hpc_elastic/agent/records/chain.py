@@ -117,7 +117,10 @@ class ClaimChain:
     def latest_attempt(self, *, above: int = 0) -> AttemptClaim | None:
         """Return the claim of the run's latest attempt, None if its number is not above this one."""
         for number in reversed(list_numbers(self._layout.attempts, above=above)):
-            if (claim := self._attempt_claim(number)) is not None:
+            latest = self._claim
+            if latest is not None and latest.attempt == number:
+                return latest
+            if (claim := self._read(AttemptClaim, self._layout.claim(number), find_json)) is not None:
                 self._claim = claim
                 return claim
         return None
@@ -144,7 +147,7 @@ class ClaimChain:
     def last_before_this_start(self) -> int:
         """Return the number of the latest attempt that an earlier start of the job opened, 0 if there is none."""
         for number in reversed(list_numbers(self._layout.attempts)):
-            claim = self._attempt_claim(number)
+            claim = self._read(AttemptClaim, self._layout.claim(number), find_json)
             allocation = None if claim is None else self._allocation_claim(claim.allocation)
             if allocation is not None and not self.is_this_start(allocation):
                 return number
@@ -224,10 +227,6 @@ class ClaimChain:
         if claim is None and (claim := self._read(AllocationClaim, self._layout.allocation(number), read)) is not None:
             self._allocations[number] = claim
         return claim
-
-    def _attempt_claim(self, number: int) -> AttemptClaim | None:
-        latest = self._claim
-        return latest if latest is not None and latest.attempt == number else self.find_attempt(number)
 
     def _has_succeeded(self, attempt: int, node: str) -> bool:
         if (attempt, node) not in self._done:
