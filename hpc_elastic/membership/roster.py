@@ -251,7 +251,9 @@ class Roster:
         short, here = self.short_of(least), self._count_healthy()
         spared = {role: min(nodes, most.get(role, nodes)) - least.get(role, 0) for role, nodes in here.items()}
         back: dict[str, str] = {}
-        for entry in self._entries.values() if short else ():
+        if not short or len(least) < 2:  # asked for each of thousands of losses, most often where there is one role
+            return back
+        for entry in self._entries.values():
             own = entry.join.role
             if entry.role == own or entry.node in self._unhealthy or not short.get(own) or spared[entry.role] <= 0:
                 continue
