@@ -117,13 +117,16 @@ def submitted_command(user_id: int, *, states: str) -> list[str]:
 
 def outlook_command(job_id: str) -> list[str]:
     """Build the squeue command that asks the controller about the end of one job, or of one task of an array."""
-    fields = ",".join(f"{field}:{SEPARATOR}" for field in OUTLOOK_FIELDS)
-    return ["squeue", "--noheader", "--all", "--array", "--states=all", f"--jobs={job_id}", f"--Format={fields}"]
+    return _ask_of_job(job_id, OUTLOOK_FIELDS)
 
 
 def host_command(job_id: str) -> list[str]:
     """Build the squeue command that asks the controller whether one job still has the node of its script."""
-    fields = ",".join(f"{field}:{SEPARATOR}" for field in HOST_FIELDS)
+    return _ask_of_job(job_id, HOST_FIELDS)
+
+
+def _ask_of_job(job_id: str, asked: Sequence[str]) -> list[str]:
+    fields = ",".join(f"{field}:{SEPARATOR}" for field in asked)
     return ["squeue", "--noheader", "--all", "--array", "--states=all", f"--jobs={job_id}", f"--Format={fields}"]
 
 
