@@ -410,6 +410,7 @@ class Headquarters(Coordinator):
             run.endings.decides(agent)
         if isinstance(action, do.ClaimAttempt):
             run.headships.claims(agent, self._head, action.claim, run.noted.members(self._head)[0])
+            run.reads.claims(agent, self._head)
         if isinstance(action, do.Drop):
             run.conduct.has_dropped(agent, action.node, cast("SimulatedConnection | None", dropped))
         elif isinstance(action, do.HeadOver):
