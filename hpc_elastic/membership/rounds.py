@@ -266,6 +266,8 @@ def announcement(decision: RestartWorkers | Finish | Ignore, attempt: int) -> li
         return [Log(text=text), Note(name="failure.ignored", message=decision.reason, attempt=attempt)]
     whose = "all ranks" if decision.roles is None else f"the ranks of {' and '.join(sorted(decision.roles))}"
     text = f"attempt {attempt}: {decision.reason}; restarting {whose}"
+    if not attempt:  # while the first one is claimed: no rank has started
+        text = f"before the first attempt: {decision.reason}; gathering the nodes again"
     return [Log(text=text), Note(name="attempt.failed", message=decision.reason, attempt=attempt)]
 
 

@@ -118,8 +118,11 @@ def find_culprit(root_cause: Mapping[str, Any] | None, failures: Iterable[Failur
 
 
 def root_cause_of_attempt(snapshot: Snapshot, attempt: int | None) -> Mapping[str, Any] | None:
-    """Return the recorded root cause of an attempt's end: it is in the claim of the next attempt, or in the result."""
-    if attempt is None:
+    """Return the recorded root cause of an attempt's end: it is in the claim of the next attempt, or in the result.
+
+    Of a run that has ended before its first attempt (`attempt` is None) it is the result's.
+    """
+    if attempt is None and snapshot.attempt_history:
         return None
     later = attempt_after(snapshot, attempt)
     return later.root_cause if later is not None else snapshot.root_cause if snapshot.is_over else None

@@ -67,7 +67,7 @@ def status_rows(
         ("last restart", _last_restart(snapshot)),
         ("notice", snapshot.notice or ""),
         ("note", snapshot.note or ""),
-        ("attempts", f"{snapshot.attempts}" if snapshot.attempts else "none yet"),
+        ("attempts", str(snapshot.attempts or ("none" if snapshot.is_over else "none yet"))),
         ("between", _between(snapshot)),
         ("world", f"{workers}{describe_nodes(snapshot.nodes)}" if snapshot.nodes else ""),
         ("step", describe_pace(pace)),

@@ -414,6 +414,14 @@ def test_a_node_that_is_lost_while_an_attempt_is_claimed_is_the_cause_of_that_at
     assert (cause.failure_class, cause.node, cause.attempt) == ("agent_lost", "node2", 1)
 
 
+def test_the_log_of_a_loss_while_the_first_attempt_is_claimed_names_no_attempt_and_no_restart() -> None:
+    script = HeadScript(3, min_nodes=2)
+    script.join(0, 1, 2)
+    said = [log.text for log in of_kind(script.lose(2), Log)]
+    told = "before the first attempt: node2 was lost: the connection closed; gathering the nodes again"
+    assert said == [told], "attempts are counted from 1, and no rank has started"
+
+
 @pytest.mark.parametrize(("is_gone", "failure_class"), [(True, "agent_lost"), (False, "node_lost")])
 def test_a_lost_agent_is_told_from_a_lost_node(is_gone: bool, failure_class: str) -> None:
     script = HeadScript(3, min_nodes=3)

@@ -181,6 +181,17 @@ def node_lost_beyond_min(root: Path) -> RunBuilder:
     return run.end(RunState.FAILED, exit_code=7, reason="node_lost", cause=cause, nodes=("node1",), time=LATE)
 
 
+def lost_before_first_attempt(root: Path) -> RunBuilder:
+    """An agent has ended while its node was waited for with the others; no attempt was opened."""
+    run = RunBuilder(root).submit().start_script().allocate()
+    write_agent(run, "node2", "joined node1\n")
+    line = "node2 was lost: the other side closed the connection; too few nodes are left to go on"
+    cause = RootCause(attempt=0, failure_class="agent_lost", line=line, node="node2", timestamp=BEGAN_S + 4)
+    return run.end(
+        RunState.FAILED, exit_code=7, reason="node_lost", cause=line, nodes=("node1",), root_cause=cause, time=LATE
+    )
+
+
 def nodes_missing(root: Path) -> RunBuilder:
     run = RunBuilder(root).submit().start_script("waiting for node2 to join; 0 s left\n").allocate()
     record = RendezvousRecord(
@@ -304,6 +315,7 @@ KINDS: dict[str, Callable[[Path], RunBuilder]] = {
     made.__name__: made
     for made in (
         *(exception, out_of_memory, segmentation_fault, silent_rank, node_lost, node_lost_beyond_min, nodes_missing),
+        lost_before_first_attempt,
         *(setup_failed, cancelled, terminated, no_result, agent_failed, old_run, succeeded, pending, hostile, stalled),
     )
 }

@@ -337,6 +337,13 @@ def test_status_shows_the_root_cause_unless_the_cause_has_it(tmp_path: Path) -> 
     assert "root cause" not in dict(status_rows(take_snapshot(other.layout, None)))
 
 
+def test_a_run_that_is_over_without_an_attempt_does_not_wait_for_one(tmp_path: Path) -> None:
+    over = KINDS["lost_before_first_attempt"](tmp_path / "over").layout
+    assert dict(status_rows(take_snapshot(over, None)))["attempts"] == "none"
+    pending = KINDS["pending"](tmp_path / "pending").layout
+    assert dict(status_rows(take_snapshot(pending, None)))["attempts"] == "none yet"
+
+
 def test_status_names_the_logs_of_the_rank_in_the_root_cause(tmp_path: Path) -> None:
     run = KINDS["segmentation_fault"](tmp_path / "run")
     assert ("", "hpc-elastic logs 42 --rank 2") in status_rows(take_snapshot(run.layout, None))

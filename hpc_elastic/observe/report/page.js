@@ -25,6 +25,8 @@
     return s < 3600 ? `${(s / 60).toFixed(1)} min` : `${(s / 3600).toFixed(2)} h`;
   };
 
+  const during = (attempt) => attempt ? `attempt ${attempt}` : "before the first attempt";
+
   function layout(extra) {
     const isDark = dark.matches && !isPrinting;
     const text = isDark ? "#e3e8ee" : "#1b1f24", line = isDark ? "#343c46" : "#d5dae0";
@@ -52,7 +54,7 @@
   }
 
   function drawUses() {
-    const hover = (each) => `${each[2]}<br>attempt ${each[3]}<br>${span(each[1] - each[0])}`;
+    const hover = (each) => `${each[2]}<br>${during(each[3])}<br>${span(each[1] - each[0])}`;
     draw("uses", bars(data.uses, USES, () => "", hover), {
       barmode: "overlay", height: 110, bargap: 0.1, showlegend: false, yaxis: { visible: false },
     });

@@ -99,3 +99,15 @@ def test_few_nodes_have_a_row_each_and_many_that_did_the_same_have_one(
     page = tmp_path / "report.html"
     page.write_text(render_page(collect_report(layout, take_snapshot(layout, None)), drawing_library()), "utf-8")
     assert f">{label}</text>" in show(browser, page, "--dump-dom").stdout
+
+
+def test_a_part_of_the_time_before_the_first_attempt_is_not_called_attempt_0(browser: str, page: Path) -> None:
+    tell = "document.title = document.getElementById('uses').data.flatMap((trace) => trace.hovertext).join('|')"
+    text = re.sub(r'<meta http-equiv="Content-Security-Policy"[^>]*>', "", page.read_text("utf-8"))
+    page.write_text(
+        text.replace("</body>", f"<script>addEventListener('load', () => {{ {tell} }})</script></body>"), "utf-8"
+    )
+    told = re.findall(r"<title>(.*?)</title>", show(browser, page, "--dump-dom").stdout)[0].split("|")
+    assert any(each.startswith("waiting for nodes&lt;br&gt;before the first attempt") for each in told), told
+    assert any("attempt 2" in each for each in told)
+    assert not any("attempt 0" in each for each in told)
