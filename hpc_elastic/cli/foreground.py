@@ -4,7 +4,8 @@ Theory of operation: the child gets a session of its own, so that the terminal's
 its Ctrl-backslash, which is taken for a Ctrl-C: by default it would end this process and leave the run without it.
 The first one asks the agents to stop with grace, as `hpc-elastic cancel` does; the second sends the script TERM,
 which it passes on; the third kills its session. TERM and HUP of this process go to the script as TERM; below `nohup` a
-HUP stays ignored, for the run is to outlive the terminal.
+HUP stays ignored, for the run is to outlive the terminal. A script whose allocation has ended before srun got a step in
+it is killed: its srun would stay for minutes.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 from hpc_elastic.api.requests import ask_to_stop
+from hpc_elastic.cli.step_wait import StepWait
 from hpc_elastic.errors import SchedulerError
 from hpc_elastic.plan.launch_plan import LaunchPlan
 from hpc_elastic.rundir import store
@@ -45,6 +47,8 @@ class ForegroundScheduler:
     def __init__(self, allocation: str | None) -> None:
         self._allocation = allocation
         self._child: subprocess.Popen[bytes] | None = None
+        self._step_wait: StepWait | None = None
+        self._end: JobStatus | None = None  # of the allocation, in which no agent was started
 
     def submit(self, plan: LaunchPlan, script: str) -> str:
         """Start the script and return its job id."""
@@ -60,6 +64,8 @@ class ForegroundScheduler:
         except OSError as error:
             raise SchedulerError(f"cannot start bash: {error.strerror}", tip="bash must be on PATH") from error
         job_id = self._allocation or local_job_id(self._child.pid)
+        if self._allocation is not None:
+            self._step_wait = StepWait(RunLayout(plan.run_dir), job_id)
         if self._child.stdin is not None:
             with self._child.stdin as starter:
                 starter.write(RunLayout(plan.run_dir).script_output(job_id).encode() + b"\n")
@@ -71,9 +77,13 @@ class ForegroundScheduler:
         return self._child is not None
 
     def query(self, job_ids: Sequence[str]) -> Mapping[str, JobStatus]:
-        """Return the status of the job: whether the script runs, or how it ended."""
+        """Return the status of the job: whether the script runs, or how it ended, or the allocation without it."""
         code = self._child.poll() if self._child else None
-        return {job_id: _status(job_id, code) for job_id in job_ids}
+        if self._step_wait is not None and self._end is None and code != 0:
+            self._end = self._step_wait.find_end(has_srun_ended=code is not None)
+            if self._end is not None:
+                self.signal(signal.SIGKILL)
+        return {job_id: self._end or _status(job_id, code) for job_id in job_ids}
 
     def cancel(self, job_id: str) -> None:  # noqa: ARG002  (there is one job)
         """Send the script TERM."""

@@ -85,6 +85,8 @@ def missing_result(
     never_started = facts.allocations == 0
     state = job.state.value
     if state == "CANCELLED" or (facts.is_stop_requested and state == "GONE"):
+        if never_started and facts.submission.get("foreground") and not facts.is_stop_requested:
+            return _ended_before_agents(job)
         return _cancelled(facts, never_started)
     if is_scancelled and (job.exit_code or "").endswith(_KILLED):
         return _cancelled(facts, never_started, is_by_script=True)
@@ -131,6 +133,18 @@ def _stopped_in_foreground() -> MissingResult:
         reason="stop_requested",
         exit_code=ExitCode.STOPPED,
         cause="the run was stopped before any agent started",
+        is_certain=True,
+    )
+
+
+def _ended_before_agents(job: JobStatus) -> MissingResult:
+    """Return the result of a run whose allocation, which is not ours, has ended before an agent was started in it."""
+    ended = JOB_CANCELLED if job.native_state == "CANCELLED" else "the job ended"
+    return MissingResult(
+        state=RunState.CANCELLED,
+        reason="terminated",
+        exit_code=ExitCode.STOPPED,
+        cause=f"{ended} before any agent started",
         is_certain=True,
     )
 

@@ -9,6 +9,7 @@ import re
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -217,6 +218,28 @@ def test_foreground_job_that_a_signal_ended_is_cancelled(tmp_path: Path, number:
     scheduler.signal(number)
     scheduler.wait()
     assert scheduler.query(["42"])["42"].state is JobState.CANCELLED
+
+
+@pytest.mark.long
+def test_a_script_whose_allocation_ended_before_srun_got_a_step_is_killed_and_told_as_cancelled(
+    tmp_path: Path, fake_slurm: FakeSlurm
+) -> None:
+    (tmp_path / "job.sh").write_text("echo 'hpc_elastic: starting an agent on each of 2 nodes (start 0)'; sleep 300\n")
+    scheduler = ForegroundScheduler("42")
+    scheduler.submit(make_plan(tmp_path), str(tmp_path / "job.sh"))
+    fake_slurm.say("RUNNING")
+    deadline = time.monotonic() + 60
+    while not fake_slurm.calls("squeue"):
+        assert scheduler.query(["42"])["42"].state is JobState.RUNNING
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+    fake_slurm.say("CANCELLED")
+    while scheduler.query(["42"])["42"].state is JobState.RUNNING:
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+    scheduler.wait()
+    assert scheduler.query(["42"])["42"].native_state == "CANCELLED"
+    assert len(fake_slurm.calls("squeue")) == 2
 
 
 def test_local_job_id_is_of_a_living_process() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from pathlib import Path
 
 import pytest
 
@@ -159,6 +160,28 @@ def test_run_beside_a_step_that_holds_the_nodes_says_why_it_waits(slurm_door: Do
     output, errors = inside.communicate(timeout=60)
     assert "ended 10" in output, errors
     assert told in errors
+
+
+@pytest.mark.every_slurm
+def test_run_beside_a_step_that_holds_the_nodes_ends_soon_after_its_allocation_is_cancelled(
+    slurm_door: Door, slurm: Cluster
+) -> None:
+    """srun 22.05 notices that a minute later or more, and then it gives an error of its own."""
+    slurm_door.write("train.py", WHO)
+    holds = "srun --nodes=2 --ntasks=2 sh -c 'echo > held; sleep 300' & until [ -e held ]; do sleep 0.1; done"
+    line = f'{holds}; {command_line(slurm_door, "run", "train.py")}; echo "ended $?"'
+    inside = slurm_door.start_program("salloc", "--nodes=2", "--time=5", "bash", "-c", line)
+    wait_until(lambda: list(slurm_door.folder.glob("hpc-elastic-runs/*/submission.json")), "it is submitted")
+    run = only_run(slurm_door, "")
+    job_id = run.read(run.layout.submission)["job_id"]
+    output = Path(run.layout.script_output(job_id))
+    wait_until(lambda: "starting an agent on each" in output.read_text(), "srun is called")
+    slurm.run("scancel", job_id)
+    told, errors = inside.communicate(timeout=45)
+    assert "ended 10" in told, errors
+    assert "CANCELLED (exit code 10): the job was cancelled before any agent started" in errors
+    result = assert_over(run, "CANCELLED", 10)
+    assert (result["reason"], result["attempts"]) == ("terminated", 0)
 
 
 @pytest.mark.mirrored

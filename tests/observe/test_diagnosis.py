@@ -195,6 +195,20 @@ def test_a_script_whose_output_slurm_cannot_open_has_not_begun(run: RunBuilder, 
     assert "the run directory is not there, or cannot be written" in ending.cause
 
 
+@pytest.mark.parametrize(
+    ("native", "ended"),
+    [("CANCELLED", "the job was cancelled"), ("COMPLETED", "the job ended"), ("GONE", "the job ended")],
+)
+def test_a_run_whose_allocation_ended_before_it_got_a_step_is_cancelled(
+    native: str, ended: str, tmp_path: Path
+) -> None:
+    run = RunBuilder(tmp_path / "run").submit(foreground=True).start_script()
+    ending = missing_result(facts(run), JobStatus(job_id="42", state=JobState.CANCELLED, native_state=native))
+    assert ending is not None
+    assert (ending.state, ending.reason, ending.exit_code) == (RunState.CANCELLED, "terminated", ExitCode.STOPPED)
+    assert (ending.cause, ending.is_certain) == (f"{ended} before any agent started", True)
+
+
 def test_nodes_on_which_no_agent_could_be_started_are_the_cause_if_none_has_claimed(run: RunBuilder) -> None:
     run.start_script()
     why = "srun could not start the agents on node3 (Job credential expired)"

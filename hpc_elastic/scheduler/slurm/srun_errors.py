@@ -28,6 +28,7 @@ _ENDED = re.compile(r"srun: error: (\S+): tasks? ([0-9,-]+): (.+)")
 _REBOOTED = re.compile(r"srun: error: Aborting, io error and missing step on node ([0-9]{1,7})")
 _FAILED_NODE = re.compile(r"srun: error: Node failure on (\S+)")  # Slurm has set it DOWN, or somebody has
 _WAITS = re.compile(r"srun: Job (\S+) step creation (?:temporarily|still) disabled, retrying \((.*)\)")
+_NO_STEP = re.compile(r"srun: error: Unable to create step for job .*")
 _WARNS = re.compile(r"srun: (?!error|Job |Step )")
 # What slurmstepd writes to the script's output at a `scancel` (22.05, 24.11 and 26.05). Another cause stands after DUE
 # TO (TIME LIMIT, PREEMPTION, NODE FAILURE, JOB REQUEUE ...); the signal of 26.05 is none.
@@ -71,13 +72,28 @@ def describe_silent_wait(lines: Sequence[str], job_id: str) -> str:
             with the launch, and with what srun warns of before it asks.
         job_id: the allocation's.
     """
-    last = next((line for line in reversed(lines) if line.strip() and not _WARNS.match(line)), "")
-    if _LAUNCHES.fullmatch(last.strip()) is None:
+    if _LAUNCHES.fullmatch(_last_word(lines)) is None:
         return ""
     return (
         f"srun has started no agent yet: another step of job {job_id} may hold its CPUs or memory; "
         f"`squeue --steps --jobs={job_id}`"
     )
+
+
+def is_without_step(lines: Sequence[str]) -> bool:
+    """Return whether srun was called to start the agents, and has got no step for them, as the last of its words say.
+
+    It may still ask for one, with or without a word, or have given up.
+
+    Args:
+        lines: of the script's output.
+    """
+    last = _last_word(lines)
+    return any(words.fullmatch(last) for words in (_LAUNCHES, _WAITS, _NO_STEP))
+
+
+def _last_word(lines: Sequence[str]) -> str:
+    return next((line.strip() for line in reversed(lines) if line.strip() and not _WARNS.match(line)), "")
 
 
 def find_unstarted(lines: Sequence[str], nodes: Sequence[str] = ()) -> dict[str, str]:
