@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import logging
 import os
-import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -17,6 +16,7 @@ from hpc_elastic.api.run import Run
 from hpc_elastic.api.stop_limits import check_submitted_limits
 from hpc_elastic.api.submission import submit_run
 from hpc_elastic.errors import UsageError
+from hpc_elastic.job.names import fit_name
 from hpc_elastic.job.text import check_values, job_text, plain
 from hpc_elastic.scheduler.registry import make_scheduler
 
@@ -132,6 +132,4 @@ def _flatten(keys: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, s
 
 def _fit_name(function: str) -> str:
     """Return a run's name made of a function's: `train`, and `step` for `tools:Trainer.train.<locals>.step`."""
-    return (
-        re.sub(r"[^A-Za-z0-9_-]+", "", function.rpartition(":")[2].rpartition(".")[2])[:64].lstrip("_-") or "function"
-    )
+    return fit_name(function.rpartition(":")[2].rpartition(".")[2], otherwise="function")

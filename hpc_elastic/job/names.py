@@ -16,15 +16,15 @@ def name_of_file(file: str) -> str:
     return fit_name(os.path.splitext(os.path.basename(file))[0])
 
 
-def fit_name(text: str) -> str:
-    """Return a text as a name that a directory and a Slurm job can have; `job` if nothing of it is left."""
+def fit_name(text: str, *, otherwise: str = "job") -> str:
+    """Return a text as a name that a directory and a Slurm job can have; `otherwise` if nothing of it is left."""
     composed = unicodedata.normalize("NFC", text)  # macOS names files with accents apart from their letters
     words = "".join(char if _may_stand(char) else " " for char in composed).split()
     name = "-".join(words)
     while name and not _may_begin(name[0]):
         name = name[1:]
     short = name[:LONGEST_NAME].encode()[:LONGEST_BYTES].decode(errors="ignore")
-    return short.rstrip(".-_") or "job"
+    return short.rstrip(".-_") or otherwise
 
 
 def is_run_name(text: str) -> bool:

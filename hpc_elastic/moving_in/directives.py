@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import timedelta
 
+from hpc_elastic.job.names import fit_name
 from hpc_elastic.job.sbatch_options import count_gres_gpus, long_name, normalize_option, read_count, read_memory
 from hpc_elastic.moving_in.moved import Moved
 from hpc_elastic.moving_in.shell import split_words
@@ -158,7 +159,7 @@ def _why(error: ValueError) -> str:
 
 def _name(directive: Directive, moved: Moved, _: ResourceRequest) -> None:
     text = directive.value or ""
-    name = re.sub(r"%\w|[^A-Za-z0-9._-]+", "-", text).strip("-._")[:64] or "job"
+    name = fit_name(re.sub(r"%\w", "-", text))
     if name != text:
         moved.changed(directive.line, directive.text, f"a run's name has letters, digits, dots and dashes: {name}")
     moved.keys["name"] = name

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import os
-import re
 import shutil
 import stat
+import unicodedata
 from datetime import datetime
 
 from hpc_elastic.errors import FileSystemError, RunDirectoryError
@@ -15,6 +15,7 @@ from hpc_elastic.rundir import store
 from hpc_elastic.rundir.layout import DEFAULT_ROOT, RunLayout
 
 _SECRET_BYTES = 32
+_LONGEST_NAME, _LONGEST_BYTES = 80, 192  # a file's name may have 255 bytes, and the time follows
 _SHARED = stat.S_ISGID | stat.S_IWGRP
 _TIP = "choose another --run-dir, or leave it out: every run gets a directory of its own then"
 
@@ -27,8 +28,15 @@ def run_identity(name: str, moment: datetime, token: str) -> str:
         moment: when it is submitted, in UTC.
         token: four hexadecimal digits that tell two submissions of a second apart.
     """
-    safe = re.sub(r"[^\w.-]+", "-", name).strip(".-")[:80] or "run"
-    return f"{safe}-{moment:%Y%m%d-%H%M%S}-{token}"
+    composed = unicodedata.normalize("NFC", name)  # one name has one spelling, whoever has typed it
+    safe = "-".join("".join(char if _may_stand(char) else " " for char in composed).split()).strip(".-")
+    short = safe[:_LONGEST_NAME].encode()[:_LONGEST_BYTES].decode(errors="ignore") or "run"
+    return f"{short}-{moment:%Y%m%d-%H%M%S}-{token}"
+
+
+def _may_stand(char: str) -> bool:
+    """Return whether a folder's name keeps this character: vowel signs and accents are marks, and belong to letters."""
+    return char.isalnum() or char in "._-" or unicodedata.category(char).startswith("M")
 
 
 def check_vacant(root: str) -> None:

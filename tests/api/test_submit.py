@@ -63,6 +63,14 @@ def test_keys_stand_over_what_the_job_says_section_by_section(here: Path) -> Non
         assert plan.env["A"] == "1.10"
 
 
+def प्रशिक्षण() -> None:  # noqa: N802  (its script has no case)
+    """Its name has vowel signs, which are marks and no letters."""
+
+
+def _() -> None:
+    """Nothing of its name could begin a run's."""
+
+
 def test_a_function_is_the_entrypoint_and_named_by_itself(here: Path) -> None:
     prepared = prepare(add, 1, 2, site="local", nodes=2)
     role = prepared.plan.roles[0]
@@ -82,6 +90,8 @@ def test_a_function_is_the_entrypoint_and_named_by_itself(here: Path) -> None:
         (add, f"{__name__}:add", "add"),
         (functools.partial(add, 1), f"{__name__}:add", "add"),
         (lambda: 1, f"{__name__}:<lambda>", "lambda"),
+        (प्रशिक्षण, f"{__name__}:प्रशिक्षण", "प्रशिक्षण"),
+        (_, f"{__name__}:_", "function"),
         (Path.cwd, f"{Path.cwd.__module__}:{Path.cwd.__qualname__}", "cwd"),
     ],
 )

@@ -68,6 +68,8 @@ def test_a_script_of_a_shell_like_bash_is_read(first_line: str) -> None:
 @pytest.mark.parametrize(
     ("directive", "key", "value"),
     [
+        ("--job-name=train_%j", "name", "train"),
+        ("--job-name=हिन्दी_रन", "name", "हिन्दी_रन"),
         ("-J my/job", "name", "my-job"),
         ("--nodes=2-4", "nodes", {"min": 2, "max": 4}),
         ("-N3", "nodes", 3),

@@ -1,16 +1,17 @@
-"""Who else may use the folder in which a run directory is made."""
+"""What a run directory is called, and who else may use the folder in which it is made."""
 
 from __future__ import annotations
 
 import os
 import stat
 from collections.abc import Iterator
+from datetime import datetime
 from pathlib import Path
 
 import pytest
 
 from hpc_elastic.errors import FileSystemError
-from hpc_elastic.rundir.create import create_run_directory
+from hpc_elastic.rundir.create import create_run_directory, run_identity
 from hpc_elastic.rundir.layout import DEFAULT_ROOT
 from tests.plans import make_run_plan
 
@@ -30,6 +31,26 @@ def create(root: Path) -> None:
 
 def mode(path: Path) -> int:
     return stat.S_IMODE(path.stat().st_mode) & ~stat.S_ISGID
+
+
+@pytest.mark.parametrize(
+    ("name", "folder"),
+    [
+        ("my job (2)", "my-job-2"),
+        ("../a:b$c", "a-b-c"),
+        ("日本", "日本"),
+        ("हिन्दी_रन.1", "हिन्दी_रन.1"),
+        ("ภาษาไทย", "ภาษาไทย"),
+        ("entrai\u0302nement", "entra\u00eenement"),
+        ("...", "run"),
+        ("x" * 100, "x" * 80),
+        ("日" * 100, "日" * 64),
+    ],
+)
+def test_a_run_directory_has_the_letters_of_any_script_with_their_marks(name: str, folder: str) -> None:
+    identity = run_identity(name, datetime(2026, 1, 2, 3, 4, 5), "beef")
+    assert identity == f"{folder}-20260102-030405-beef"
+    assert len(identity.encode()) < 255, "the longest name of a folder"
 
 
 @pytest.mark.parametrize("below", [["run"], ["array", "0"]], ids=["run", "task"])

@@ -14,7 +14,8 @@ function __hpc_elastic_runs
     set index $index/hpc_elastic/runs.jsonl
     test -r $index; or return
     command tail -n 100 $index 2>/dev/null |
-        string replace -rf '^.*"name": "([A-Za-z0-9._-]*)", "job_id": "([A-Za-z0-9._-]*)".*$' '$1\\n$2' |
+        string replace -rf '^.*"name": "([A-Za-z0-9._\\x{{a1}}-\\x{{ffff}}-]*)", "job_id": "([A-Za-z0-9._-]*)".*$' \\
+            '$1\\n$2' |
         string split '\\n' | sort -u
     __fish_complete_directories
 end

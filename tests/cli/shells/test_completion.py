@@ -95,6 +95,21 @@ def test_bash_completes_names_and_job_ids_of_runs(complete: Complete, tmp_path: 
     assert complete("status", "digits", "dig") == []
 
 
+NAMES = ("हिन्दी", "日本", "entraînement")
+
+
+def test_bash_completes_names_of_any_script(complete: Complete, tmp_path: Path) -> None:
+    for number, name in enumerate(NAMES):
+        (tmp_path / "here" / f"{name}.yaml").write_text("")
+        add_run(tmp_path, name, f"47{number}")
+    assert complete("submit", "हि") == ["हिन्दी.yaml"]
+    assert complete("status", "हि") == ["हिन्दी"]
+    assert sorted(complete("status", "")) == sorted([*NAMES, "470", "471", "472"])
+    add_run(tmp_path, "日本$(touch pwned)", "48")
+    assert complete("status", "日") == ["日本"]
+    assert not (tmp_path / "here" / "pwned").exists()
+
+
 def test_bash_completes_files_for_a_script_and_its_arguments(complete: Complete, tmp_path: Path) -> None:
     for name in ("train.py", "job.yaml"):
         (tmp_path / "here" / name).write_text("")
@@ -150,18 +165,19 @@ def test_fish_completes(tmp_path: Path) -> None:
     script = tmp_path / "completion.fish"
     script.write_text(made("fish"))
     add_run(tmp_path, "digits", "4711")
+    for number, name in enumerate(NAMES):
+        add_run(tmp_path, name, f"48{number}")
     lines = ["su", "submit --se", "submit --site lu", "status ", "sites sh", "nodes --problem u", "run -"]
     asked = "; ".join(f"echo '== {line}'; complete -C 'hpc-elastic {line}'" for line in lines)
     command = ["fish", "--no-config", "-c", f"source {script}; {asked}"]
-    done = subprocess.run(
-        command, cwd=tmp_path, env=environment(tmp_path), capture_output=True, text=True, check=True, timeout=60
-    )
+    environ = environment(tmp_path) | {"LC_ALL": "C.UTF-8"}  # of names in other scripts fish makes escapes elsewhere
+    done = subprocess.run(command, cwd=tmp_path, env=environ, capture_output=True, text=True, check=True, timeout=60)
     offered = {part.split("\n")[0]: part.split("\n")[1:-1] for part in done.stdout.split("== ")[1:]}
     names = {line: [offer.partition("\t")[0] for offer in found] for line, found in offered.items()}
     assert offered["su"] == ["submit\tsubmit a job file to Slurm, or start it on this machine"]
     assert names["submit --se"] == ["--set"]
     assert names["submit --site lu"] == ["lumi-g"]
-    assert {"digits", "4711"} <= set(names["status "])
+    assert {"digits", "4711", *NAMES} <= set(names["status "])
     assert (names["sites sh"], names["nodes --problem u"]) == (["show"], ["user"])
     assert {"--nodes", "--name", "-m"} <= set(names["run -"])
 
