@@ -49,7 +49,7 @@ class StepWait:
         self._clock = clock
         self._asks_at: float | None = None
         self._was_known = False
-        self._has_asked_last = False
+        self._is_settled = False  # nothing is to be asked any more
 
     def find_end(self, *, has_srun_ended: bool) -> JobStatus | None:
         """Return how the allocation has ended before an agent was started in it; None where it is not known to have.
@@ -57,12 +57,12 @@ class StepWait:
         Args:
             has_srun_ended: the script, and srun with it, has failed.
         """
-        if self._has_asked_last or not self._is_waiting():
+        if self._is_settled or not self._is_waiting():
             self._asks_at = None
             return None
         now = self._clock()
         if has_srun_ended:
-            self._has_asked_last = True
+            self._is_settled = True
         elif self._asks_at is None:
             self._asks_at = now + _SILENT_S
             return None
@@ -75,7 +75,8 @@ class StepWait:
 
     def _is_waiting(self) -> bool:
         layout = self._layout
-        if store.list_numbers(layout.allocations):  # an agent has claimed it
+        if store.list_numbers(layout.allocations):  # an agent has claimed it, and there is nothing to ask any more
+            self._is_settled = True
             return False
         return is_without_step(last_lines(layout.script_output(self._job_id)))
 
