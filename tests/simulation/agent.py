@@ -194,7 +194,7 @@ class Agent:
         self.start_number = start_number  # of the job
         self.port = 1 + start_number
         self.name = f"node{number}"
-        self._role = role
+        self.first_role = role
         self.is_powered = True
         self.is_running = False
         self.started_at = self.died_at = NEVER
@@ -278,7 +278,7 @@ class Agent:
     @property
     def role(self) -> str:
         """The one that it was placed in, or, for a spare that has taken a place of another one, that."""
-        return self.join.role if hasattr(self, "part") else self._role
+        return self.join.role if hasattr(self, "part") else self.first_role
 
     @property
     def join(self) -> Join:
@@ -319,7 +319,7 @@ class Agent:
             agent=Endpoint(address=self.name, port=self.port),
             store_port=self.workers.store_port,
             workers=self._worker_count,
-            role=self._role,
+            role=self.first_role,
             versions=self.versions,
             problem=self.problem,
             can_end_job=self.can_end_job,

@@ -312,6 +312,8 @@ def test_a_pause_of_the_head_beside_a_killed_agent_is_one_loss_and_not_all_of_th
         pytest.param(21161814, id="who has read that the run is over asks on as before"),
         pytest.param(21138130, id="nodes that fell silent and are back are waited for no longer"),
         pytest.param(21074548, id="a spare in the place of another role goes back to its own, which lacks nodes"),
+        pytest.param(30049066, id="a spare goes back to the role that it came with, though it has another one since"),
+        pytest.param(30041917, id="an agent that gathers nodes again and again reads a claim each time"),
         pytest.param(21057135, id="workers that begin as their head has heard of a loss have their guard told at once"),
         pytest.param(21104804, id="the result of a head that has failed may come after the claim of its successor"),
         pytest.param(21109957, id="a node that has told how its ranks ended, and is lost then, has told it"),

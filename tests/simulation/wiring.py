@@ -249,6 +249,7 @@ class Headquarters(Coordinator):
         self.agent.run.conduct.leads(self.agent, self._head)
         self.agent.run.carried_out.leads(self.agent)
         self.agent.run.polls.leads(self.agent)
+        self.agent.run.reads.leads(self.agent)
         self.agent.run.absences.leads(self._head)
         self.agent.run.heeded.leads(self.agent, self._head)
         self.agent.run.late_words.leads(self.agent, self._head)
@@ -410,7 +411,6 @@ class Headquarters(Coordinator):
             run.endings.decides(agent)
         if isinstance(action, do.ClaimAttempt):
             run.headships.claims(agent, self._head, action.claim, run.noted.members(self._head)[0])
-            run.reads.claims(agent, self._head)
         if isinstance(action, do.Drop):
             run.conduct.has_dropped(agent, action.node, cast("SimulatedConnection | None", dropped))
         elif isinstance(action, do.HeadOver):

@@ -292,9 +292,12 @@ class Rules:
             require(world.ranks == before.ranks, f"ranks change while some roles run on, in attempt {claim.attempt}")
 
     def _is_called_back(self, name: str, world: World) -> bool:
-        own = self._run.agent(name).role
-        in_it = [node.node for node in world.nodes if node.role == own]
-        return name in in_it and len(in_it) == self._run.scenario.role(own).nodes_min
+        agent = self._run.agent(name)
+        for own in (agent.first_role, agent.role):  # the one that it has joined its head with
+            in_it = [node.node for node in world.nodes if node.role == own]
+            if name in in_it and len(in_it) == self._run.scenario.role(own).nodes_min:
+                return True
+        return False
 
     def _check_places(self, world: World, before: World) -> None:
         """Who is in both worlds keeps its role, and its place among the others: ranks move as little as they can.

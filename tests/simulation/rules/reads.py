@@ -8,7 +8,7 @@ time that it has become head.
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import Counter
 from typing import TYPE_CHECKING
 
 from tests.simulation.rules.invariants import require
@@ -25,18 +25,18 @@ class Reads:
 
     def __init__(self) -> None:
         self._times: Counter[tuple[Agent, str]] = Counter()
-        self._headships: defaultdict[Agent, set[object]] = defaultdict(set)
+        self._headships: Counter[Agent] = Counter()
 
-    def claims(self, agent: Agent, head: object) -> None:
-        """An agent claims an attempt, as head."""
-        self._headships[agent].add(head)
+    def leads(self, agent: Agent) -> None:
+        """An agent has become head, and gathers nodes."""
+        self._headships[agent] += 1
 
     def gets(self, agent: Agent, path: str) -> None:
         """An agent has read a file that has content."""
         name = path.rpartition("/")[2]
         if name not in MOST:
             return
-        most = MOST[name] + MORE[name] * max(0, len(self._headships[agent]) - 1)
+        most = MOST[name] + MORE[name] * max(0, self._headships[agent] - 1)
         self._times[agent, path] += 1
         times = self._times[agent, path]
         require(times <= most, f"{agent.name} has read {path} {times} times, which does not change")
