@@ -15,6 +15,9 @@ from hpc_elastic.scheduler.protocol import JobState, JobStatus
 LAUNCHES = "hpc_elastic: starting an agent on each of 2 nodes (start 0)\n"
 WAITS = "srun: Job 42 step creation temporarily disabled, retrying (Requested nodes are busy)\n"
 GAVE_UP = "srun: error: Unable to create step for job 42: Job/step already completing or completed\n"
+CHECK = "srun: Check SLURM_JOB_ID environment variable. Expired or invalid job 42\n"
+EXPIRED = f"srun: error: Slurm job 42 has expired\n{CHECK}"
+UNKNOWN = f"srun: error: Unable to confirm allocation for job 42: Invalid job id specified\n{CHECK}"
 
 
 class Slurm:
@@ -115,11 +118,12 @@ def test_what_slurm_does_not_answer_decides_nothing(state: JobState | None, tmp_
     assert waiting.look_for(1, has_srun_ended=True) is None
 
 
-def test_slurm_is_asked_once_when_srun_has_given_up(tmp_path: Path) -> None:
-    waiting = Waiting(tmp_path, Slurm(JobState.CANCELLED), LAUNCHES + GAVE_UP)
+@pytest.mark.parametrize("words", [GAVE_UP, EXPIRED, UNKNOWN], ids=["waited", "expired", "unknown"])
+def test_slurm_is_asked_once_when_srun_has_given_up(words: str, tmp_path: Path) -> None:
+    waiting = Waiting(tmp_path, Slurm(JobState.CANCELLED), LAUNCHES + words)
     found = waiting.look_for(1, has_srun_ended=True)
     assert found is not None
     assert found.state is JobState.CANCELLED
-    goes_on = Waiting(tmp_path / "other", Slurm(JobState.RUNNING), LAUNCHES + GAVE_UP)
+    goes_on = Waiting(tmp_path / "other", Slurm(JobState.RUNNING), LAUNCHES + words)
     assert goes_on.look_for(30, has_srun_ended=True) is None, "srun had another reason"
     assert goes_on.slurm.asked == 1

@@ -163,8 +163,19 @@ def test_run_beside_a_step_that_holds_the_nodes_says_why_it_waits(slurm_door: Do
 
 
 @pytest.mark.every_slurm
+@pytest.mark.parametrize(
+    "has_waited",
+    [
+        pytest.param(True, id="srun waits"),
+        *variants(
+            False,
+            of="test_run_beside_a_step_that_holds_the_nodes_ends_soon_after_its_allocation_is_cancelled",
+            ids=["srun begins"],
+        ),
+    ],
+)
 def test_run_beside_a_step_that_holds_the_nodes_ends_soon_after_its_allocation_is_cancelled(
-    slurm_door: Door, slurm: Cluster
+    has_waited: bool, slurm_door: Door, slurm: Cluster
 ) -> None:
     """srun 22.05 notices that a minute later or more, and then it gives an error of its own."""
     slurm_door.write("train.py", WHO)
@@ -176,6 +187,9 @@ def test_run_beside_a_step_that_holds_the_nodes_ends_soon_after_its_allocation_i
     job_id = run.read(run.layout.submission)["job_id"]
     output = Path(run.layout.script_output(job_id))
     wait_until(lambda: "starting an agent on each" in output.read_text(), "srun is called")
+    if has_waited:
+        waits = "srun has started no agent yet"
+        wait_until(lambda: waits in " ".join(slurm_door.run("status").stdout.split()), "status says that it waits")
     slurm.run("scancel", job_id)
     told, errors = inside.communicate(timeout=45)
     assert "ended 10" in told, errors

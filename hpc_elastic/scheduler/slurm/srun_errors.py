@@ -28,7 +28,10 @@ _ENDED = re.compile(r"srun: error: (\S+): tasks? ([0-9,-]+): (.+)")
 _REBOOTED = re.compile(r"srun: error: Aborting, io error and missing step on node ([0-9]{1,7})")
 _FAILED_NODE = re.compile(r"srun: error: Node failure on (\S+)")  # Slurm has set it DOWN, or somebody has
 _WAITS = re.compile(r"srun: Job (\S+) step creation (?:temporarily|still) disabled, retrying \((.*)\)")
-_NO_STEP = re.compile(r"srun: error: Unable to create step for job .*")
+# The other two where the job was over before srun was called (src/srun/allocate.c of 22.05 to 26.05).
+_NO_STEP = re.compile(
+    r"srun: error: (?:Unable to (?:create step|confirm allocation) for job .*|S(?:lurm|LURM) job \S+ has expired)"
+)
 _WARNS = re.compile(r"srun: (?!error|Job |Step )")
 # What slurmstepd writes to the script's output at a `scancel` (22.05, 24.11 and 26.05). Another cause stands after DUE
 # TO (TIME LIMIT, PREEMPTION, NODE FAILURE, JOB REQUEUE ...); the signal of 26.05 is none.
