@@ -162,6 +162,7 @@ class Supervisor:
             ),
             on_broken=lambda reason: self._part.member.node_broke(reason),
             may_start=lambda: not self._deadline.has_passed,
+            on_states_closed=self._states_closed,
             keeper=self._open_keeper(report.address) if plan.state.replicas else None,
         )
         ports = port_sequence(plan.run, place.job_id, plan.network.port_range)
@@ -279,6 +280,12 @@ class Supervisor:
             self._say(text)
         if note is not None:
             self._note(note)
+
+    def _states_closed(self, line: str, attempt: int) -> None:
+        """Warn that no training state is saved on this node any more; may be called in any thread."""
+        self._say(line, "warning")
+        metadata = {"node": self._place.node}
+        self._note(Note(name="state.closed", message=line, attempt=attempt, metadata=metadata))
 
     async def _take_stacks(self, request: str) -> None:
         if self._group.stalls is not None:

@@ -61,6 +61,11 @@ state: {{replicas: {replicas}, limit: 60%}}
     assert second in [(2, greedy_trainer.GREEDY_FROM - back, True) for back in (0, 1)]
     logs = written(run, "agents/*.out")
     assert logs.count(LINE) == 2, logs  # one of each agent: here both are in one cgroup
+    events = [json.loads(line) for line in written(run, "nodes/*/events.jsonl").splitlines()]
+    closed = [event for event in events if event["name"] == "state.closed"]
+    assert sorted(event["metadata"]["node"] for event in closed) == ["local0", "local1"]
+    assert {event["attempt"] for event in closed} == {1}
+    assert all(event["message"].startswith(LINE) for event in closed)
     for rank in range(2):
         told = written(run, f"attempts/0002/ranks/0000{rank}/stderr.log")
         assert told.count("\n") == 1

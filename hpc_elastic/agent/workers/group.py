@@ -76,6 +76,8 @@ class LocalWorkers:
         may_start: returns whether workers may run; called in the thread right before they start, because an agent
             that was paused before may have lost its head meanwhile. If they may not, the start is tried again, as
             after other trouble that may pass.
+        on_states_closed: called in any thread with the line that says that no training state is saved on this node from
+            now on, and the latest attempt.
         keeper: copies this node's training states to another node, and keeps those of others, if it is set.
         start_again_s: the pause after a failed start whose cause may pass, in seconds.
     """
@@ -93,6 +95,7 @@ class LocalWorkers:
         on_exit: Callable[[int, int, int, bool], None],
         on_broken: Callable[[str], None],
         may_start: Callable[[], bool] = lambda: True,
+        on_states_closed: Callable[[str, int], None] = lambda *_: None,
         keeper: KeeperLink | None = None,
         start_again_s: float = START_AGAIN_S,
     ) -> None:
@@ -124,7 +127,7 @@ class LocalWorkers:
         self.heartbeats = Heartbeats(notice_signal=int(self._notice_signal.number or 0))
         self.stalls: Stalls | None = None  # watches the heartbeats, if it is set
         self._keeper = keeper
-        self._states = _states_of(plan, report, keeper, say)
+        self._states = _states_of(plan, report, keeper, say, lambda line: on_states_closed(line, self._attempt()))
         self.requested_saves = RequestedSaves(self._states, self._layout)
         self._copies: BackgroundThread | None = None  # reads and writes states, where that is done at all
         self._is_hurried = asyncio.Event()
@@ -465,6 +468,9 @@ class LocalWorkers:
         ports = port_sequence(self._plan.run, key, self._plan.network.port_range)
         return listen_on_first(self._report.address, ports)
 
+    def _attempt(self) -> int:
+        return max((order.attempt for order in self._orders.values()), default=0)
+
     def _exited(self, worker: SpawnedWorker, ended: WorkerExit) -> None:
         order, is_after_stop = worker.order, ended.explained is Explained.PERHAPS
         if ended.explained is Explained.YES:
@@ -476,12 +482,16 @@ class LocalWorkers:
 
 
 def _states_of(
-    plan: LaunchPlan, report: NodeReport, keeper: KeeperLink | None, say: Callable[[str], None]
+    plan: LaunchPlan,
+    report: NodeReport,
+    keeper: KeeperLink | None,
+    say: Callable[[str], None],
+    on_closed: Callable[[str], None],
 ) -> RankStates:
     return RankStates(
         say,
         room=StateRoom(
-            say, percent=plan.state.limit_percent, copies=keeper.bytes_taken if keeper is not None else lambda: 0
+            on_closed, percent=plan.state.limit_percent, copies=keeper.bytes_taken if keeper is not None else lambda: 0
         ),
         other_run=plan.state.load_from,
         dial=keeper.dial if keeper is not None else None,

@@ -22,7 +22,7 @@ class StateRoom:
     """The memory for states on this node.
 
     Args:
-        say: takes a line for the agent's log; may be called in any thread.
+        on_closed: takes the line that says that no state is saved from now on, and why; may be called in any thread.
         percent: the share of the node's memory that the states of all its ranks may take.
         copies: returns how many bytes copies of other nodes' states take here.
         watch: counts the kills for memory.
@@ -31,7 +31,7 @@ class StateRoom:
 
     def __init__(
         self,
-        say: Callable[[str], None],
+        on_closed: Callable[[str], None],
         *,
         percent: int = 40,
         copies: Callable[[], int] = lambda: 0,
@@ -39,7 +39,7 @@ class StateRoom:
         find_room: Callable[[], MemoryRoom] = read_room,
     ) -> None:
         self.percent = percent
-        self._say = say
+        self._on_closed = on_closed
         self._copies = copies
         self._find_room = find_room
         self._watch = MemoryWatch() if watch is None else watch
@@ -73,8 +73,9 @@ class StateRoom:
         taken += self._copies()
         if self.is_open and taken > KEPT_FREE * self.total:
             self.is_open = False
-            self._say(
+            self._on_closed(
                 f"the out-of-memory killer has ended a process of this node while training states took "
-                f"{taken / _MIB:.0f} of {self.total / _MIB:.0f} MiB: no state is saved in memory here from now on"
+                f"{taken / _MIB:.0f} of {self.total / _MIB:.0f} MiB: no state is saved in memory here from now on, and "
+                "without this node's part nobody can load what ranks of other nodes save without replicated=True"
             )
         return True
