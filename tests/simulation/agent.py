@@ -399,6 +399,7 @@ class Agent:
         self.run.trace(self, f"says: {text}")
         self.run.spent["line"] += 1
         self.run.conduct.says(self, level)
+        self.run.wording.says(self.name, text)
 
     def crashed(self, error: BaseException) -> None:
         """Before there is anybody to handle it, or because a handler failed."""

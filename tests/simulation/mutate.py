@@ -113,6 +113,9 @@ EQUIVALENT: dict[str, str] = {
             "just told that it got a TERM, does so at once"
         ),
         "membership.roster: left out: self._unhealthy.clear()": CLOSED,
+        "agent.records.journal: and for or: request.kind in ASKED and request.id": (
+            "what else has an id is a stop: one at once is read beside it, and those of an earlier head are passed over"
+        ),
         "agent.records.allocation_claims: condition turned round: if mine.changed_scripts: "
         "line, names = describe_changed(mine.changed_scripts), list(mine.changed_scr": (
             "it decides whether people are told of other scripts, and whoever has claimed keeps the same number next"

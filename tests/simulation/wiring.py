@@ -165,6 +165,7 @@ class SimulatedJournal(Journal):
     def note(self, note: Note, time_ns: int) -> None:
         """For people."""
         self._agent.run.carried_out.writes(self._agent, note)
+        self._agent.run.wording.notes(self._agent, note)
 
     @property
     def shows_progress(self) -> bool:

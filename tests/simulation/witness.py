@@ -169,9 +169,11 @@ class Witness:
         return len(self.keys()) > scenario.max_restarts or is_stuck
 
     def is_exit_overdue(self) -> bool:
-        """Whether exit_timeout has passed since a rank exited 0, by a clock that may be a fast one."""
-        timeout, now = self.run.scenario.exit_timeout_s, self.run.clock.now
-        return timeout is not None and any((now - end) * (1 + DRIFT) >= timeout for end in self.first_end.values())
+        """Whether exit_timeout has passed since a rank of a current attempt exited 0, by a clock that may be a fast one."""
+        timeout, now, world = self.run.scenario.exit_timeout_s, self.run.clock.now, self.run.disk.latest
+        parts = {(role.role, role.attempt) for role in world.roles} if world is not None else set()
+        ends = [end for part, end in self.first_end.items() if part in parts]
+        return timeout is not None and any((now - end) * (1 + DRIFT) >= timeout for end in ends)
 
     def have_all_ended_well(self) -> bool:
         """Whether every rank that counts has exited 0 in its role's latest attempt."""

@@ -77,6 +77,7 @@ from tests.simulation.rules.timeouts import TimeOuts
 from tests.simulation.rules.unfit_nodes import UnfitNodes
 from tests.simulation.rules.unkept import Unkept
 from tests.simulation.rules.verdicts import Verdicts
+from tests.simulation.rules.wording import Wording
 from tests.simulation.rules.wrapped import Wrapped
 from tests.simulation.rules.written import Written
 from tests.simulation.scenario import JOINS, POINT, Fault, Scenario
@@ -108,6 +109,7 @@ class SimulatedRun:
         self.returns = Returns(self)
         self.saves = Saves(self)
         self.reads = Reads()
+        self.wording = Wording(self)
         self.progress = Progress(self)
         self.points = Points(self, visit) if visit or any(each.phase == POINT for each in scenario.faults) else None
         self.conduct = Conduct(self)

@@ -71,8 +71,9 @@ class Headships:
             self._leases[head, node] = member.lease
         self._ends.setdefault(head, (self._run.clock.now, set()))[1].add(node)
 
-    def is_over(self, agent: Agent, head: object, allocation: int, *, have_all_left: bool) -> None:
+    def is_over(self, agent: Agent, head: Any, allocation: int, *, have_all_left: bool) -> None:
         """A head ends, and knows whether a worker of its allocation may be left anywhere."""
+        require(head.phase is HeadPhase.OVER, f"the head of {agent.name} is over, and in phase {head.phase.value}")
         if have_all_left:
             self._all_left.append((agent, allocation))
         if agent.process.has_ever_frozen or head not in self._ends:

@@ -23,7 +23,7 @@ SILENT_S = 0.5  # and more: how long a node is not heard of anyway
 
 
 class JobEnds:
-    """Of one run. Those that begin with `check`, and `leaves`, raise BrokenRuleError."""
+    """Of one run. All but `is_told` raise BrokenRuleError."""
 
     def __init__(self, run: SimulatedRun) -> None:
         self._run = run
@@ -46,7 +46,12 @@ class JobEnds:
         return [node for told in self._told.values() for node, end in told.items() if end.ends_job]
 
     def member_leaves(self, agent: Agent, leave: Leave) -> None:
-        """An agent's own part is over; a head of its may stay for a while."""
+        """An agent's own part is over; a head of its may stay for a while.
+
+        One that leaves by itself, as its workers cannot be killed, or it got a TERM without a head, ends nobody's job.
+        """
+        may_end = agent.is_told or bool(self._run.disk.results)
+        require(may_end or not leave.ends_job, f"{agent.name} leaves by itself, and ends the job: {leave.cause}")
         self._member_left[agent] = leave
 
     def is_over(self, agent: Agent, head: object, over: HeadOver) -> None:

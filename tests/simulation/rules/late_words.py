@@ -78,9 +78,16 @@ class LateWords:
 
 
 def are_enough(run: SimulatedRun, agent: Agent, nodes: Collection[str], *, has_world: bool) -> bool:
-    """Whether these nodes are enough for an attempt: once there was one, spares take places of any role."""
-    scenario = run.scenario
-    here = Counter(run.peer(agent, node).role for node in nodes)
+    """Whether these nodes are enough for an attempt: once there was one, spares take places of any role.
+
+    A spare that has done so goes back to the role that it came with, where that lacks nodes and the other does not.
+    """
+    scenario, peers = run.scenario, [run.peer(agent, node) for node in nodes]
+    here, least = Counter(peer.role for peer in peers), {role.name: role.nodes_min for role in scenario.roles}
+    for peer in peers if has_world else ():
+        if here[peer.first_role] < least[peer.first_role] and here[peer.role] > least[peer.role]:
+            here.subtract([peer.role])
+            here.update([peer.first_role])
     lacking = sum(max(0, role.nodes_min - here[role.name]) for role in scenario.roles)
     spares = sum(max(0, here[role.name] - role.nodes_max) for role in scenario.roles) if has_world else 0
     return len(nodes) >= scenario.min_nodes and lacking <= spares

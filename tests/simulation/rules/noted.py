@@ -35,6 +35,7 @@ class _Told:
         self.aside: set[str] = set()
         self.left_out: dict[str, str] = {}  # and why: one that comes after all may have another reason
         self.opened: set[int] = set()
+        self.given_up: set[tuple[int, str]] = set()  # attempts, and why
         self.has_claimed = False
         self.endings = 0
         self.clocks: dict[str, float] = {}  # by node, how far its clock was ahead as its latest join arrived
@@ -77,6 +78,11 @@ class Noted:
             self._comes_or_goes(told, what, action, node)
         elif action.name == "attempt.opened":
             self._opens(agent, told, action)
+        elif action.name == "attempt.failed":
+            ended = (action.attempt, action.message)
+            is_new = ended not in told.given_up
+            require(is_new, f"{agent.name} notes twice why attempt {action.attempt} is over: {action.message}")
+            told.given_up.add(ended)
         elif action.name == "head.succeeded":
             instead_of = action.metadata.get("instead_of")
             require(instead_of != agent.name == action.metadata.get("head"), f"{what}: {action.message}")
