@@ -169,7 +169,7 @@ class Witness:
         return len(self.keys()) > scenario.max_restarts or is_stuck
 
     def is_exit_overdue(self) -> bool:
-        """Whether exit_timeout has passed since a rank of a current attempt exited 0, by a clock that may be a fast one."""
+        """Whether exit_timeout has passed since a rank of a current attempt exited 0, by a clock that may be fast."""
         timeout, now, world = self.run.scenario.exit_timeout_s, self.run.clock.now, self.run.disk.latest
         parts = {(role.role, role.attempt) for role in world.roles} if world is not None else set()
         ends = [end for part, end in self.first_end.items() if part in parts]

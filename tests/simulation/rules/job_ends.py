@@ -50,7 +50,8 @@ class JobEnds:
 
         One that leaves by itself, as its workers cannot be killed, or it got a TERM without a head, ends nobody's job.
         """
-        may_end = agent.is_told or bool(self._run.disk.results)
+        has_end = any(agent.name in told for told in self._told.values())  # of its own head, perhaps
+        may_end = has_end or bool(self._run.disk.results)
         require(may_end or not leave.ends_job, f"{agent.name} leaves by itself, and ends the job: {leave.cause}")
         self._member_left[agent] = leave
 
