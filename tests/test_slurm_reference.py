@@ -154,7 +154,7 @@ def test_every_option_of_srun_has_a_row() -> None:
 @pytest.mark.long
 def test_every_option_and_field_of_squeue_has_a_row() -> None:
     assert "exit_code" in commands.QUEUE_FIELDS
-    fields = {*commands.QUEUE_FIELDS, *commands.OUTLOOK_FIELDS, *commands.HOST_FIELDS, commands.EXCLUDED_FIELD}
+    fields = {*commands.QUEUE_FIELDS, *commands.OUTLOOK_FIELDS, commands.EXCLUDED_FIELD}
     fields |= {*commands.QUEUE_IDENTITY_FIELDS}
     assert named("squeue") == options_of("squeue") | fields
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import os
 import signal
+import time
 from collections.abc import Callable, Iterator
+from datetime import datetime
 from pathlib import Path
 
 import pytest
@@ -38,6 +40,7 @@ while True:
     time.sleep(0.05)
 """
 ON_LOSS = "requeue: {on: [preempted, time_limit, node_loss]}"
+LONG_AGO_S = 32  # no kill of a script takes as long as that, after its node was set DOWN
 
 
 @pytest.fixture(scope="module")
@@ -264,6 +267,28 @@ def test_a_run_whose_script_a_person_kills_is_over_and_has_lost_no_node(slurm_do
     assert status["state"] in ("CANCELLED", "UNKNOWN"), status
     explained = slurm_door.run("explain", str(run.path)).stdout
     assert "DOWN" not in status["cause"] + explained, explained
+
+
+@pytest.mark.every_slurm
+def test_a_run_whose_script_a_person_kills_long_after_a_loss_is_over_and_has_lost_no_node_since(
+    slurm_door: Door, slurm: Cluster
+) -> None:
+    """Slurm has resized the job for that loss, and releases the node of the script before those of living agents."""
+    write_job(slurm_door, TRAINS_ON, nodes="{min: 1, max: 3}", workers="1", more=ON_LOSS)
+    run = slurm_door.submit("job.yaml")
+    wait_for_ranks(run, 3)
+    host = slurm.job(run.job_id)["BatchHost"]
+    lost = next(node for node in ("node1", "node2", "node3") if node != host)
+    slurm.run("scontrol", "update", f"NodeName={lost}", "State=DOWN", "Reason=for a test")
+    wait_for_ranks(run, 2, attempt=2)
+    os.kill(agent_pid(run, host), signal.SIGKILL)
+    wait_for_ranks(run, 1, attempt=3)
+    lost_at = datetime.fromisoformat(slurm.job(run.job_id)["ResizeTime"]).timestamp()
+    wait_until(lambda: time.time() > lost_at + LONG_AGO_S, "the loss was long ago", within_s=60)
+    slurm.run("scancel", "--batch", "--signal=KILL", run.job_id)
+    wait_until(lambda: slurm.job(run.job_id)["JobState"] == "FAILED", "the job is over", otherwise=run.story)
+    run.assert_nothing_left(within_s=40)
+    assert slurm.job_ids() == []
 
 
 @pytest.mark.mirrored

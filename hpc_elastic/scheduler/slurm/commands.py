@@ -24,7 +24,6 @@ OUTLOOK_FIELDS = (
     "Reservation",
     "Reason",
 )
-HOST_FIELDS = ("ResizeTime", "BatchHost", "NodeList")
 QUEUE_IDENTITY_FIELDS = ("Name", "WorkDir")
 ACCOUNTING_IDENTITY_FIELDS = ("JobName", "WorkDir")
 SUBMITTED_FIELDS = ("JobArrayID", "WorkDir")
@@ -117,17 +116,16 @@ def submitted_command(user_id: int, *, states: str) -> list[str]:
 
 def outlook_command(job_id: str) -> list[str]:
     """Build the squeue command that asks the controller about the end of one job, or of one task of an array."""
-    return _ask_of_job(job_id, OUTLOOK_FIELDS)
+    fields = ",".join(f"{field}:{SEPARATOR}" for field in OUTLOOK_FIELDS)
+    return ["squeue", "--noheader", "--all", "--array", "--states=all", f"--jobs={job_id}", f"--Format={fields}"]
 
 
 def host_command(job_id: str) -> list[str]:
-    """Build the squeue command that asks the controller whether one job still has the node of its script."""
-    return _ask_of_job(job_id, HOST_FIELDS)
+    """Build the scontrol command that asks the controller what became of the node of a job's script.
 
-
-def _ask_of_job(job_id: str, asked: Sequence[str]) -> list[str]:
-    fields = ",".join(f"{field}:{SEPARATOR}" for field in asked)
-    return ["squeue", "--noheader", "--all", "--array", "--states=all", f"--jobs={job_id}", f"--Format={fields}"]
+    squeue has a field for the time of a resize, and shows it as INVALID (22.05 to 26.05).
+    """
+    return ["scontrol", "--oneliner", "show", "job", job_id]
 
 
 def batched_ids(job_ids: Sequence[str]) -> list[str]:

@@ -13,7 +13,7 @@ from hpc_elastic.errors import HpcElasticError, SchedulerError
 from hpc_elastic.hostlist import HostlistError, expand_hostlist
 from hpc_elastic.job_ids import split_task_id
 from hpc_elastic.scheduler.protocol import JobOutlook, JobState, JobStatus
-from hpc_elastic.scheduler.slurm.commands import ACCOUNTING_FIELDS, HOST_FIELDS, OUTLOOK_FIELDS, QUEUE_FIELDS, SEPARATOR
+from hpc_elastic.scheduler.slurm.commands import ACCOUNTING_FIELDS, OUTLOOK_FIELDS, QUEUE_FIELDS, SEPARATOR
 from hpc_elastic.scheduler.slurm.words import (
     find_tip,
     is_about_disabled,
@@ -63,6 +63,8 @@ _URGENCY = (
 )
 _NODE_FAILED = "NodeDown"  # of a job that may not lose a node, and that nobody has cancelled
 _SCRIPT_KILLED = ("RaisedSignal:9(", "JobLaunchFailure")  # of one that has ended with its script (22.05: the second)
+_HOST_FIELD = re.compile(r"(?<!\S)(ResizeTime|EndTime|NodeList|BatchHost)=(\S*)")
+_KILLED_WITHIN = timedelta(seconds=30)  # of a script, after its node was set DOWN; in the same second in tests
 _SUBMITTED = re.compile(r"(?:Submitted batch job )?([0-9]+)(?:;\S*| on cluster \S+)?")
 _SUBMITTED_IN_WORDS = re.compile(r"Submitted batch job ([0-9]+)(?: on cluster \S+)?")
 _ESCAPE = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")  # colours of a script around sbatch
@@ -235,17 +237,28 @@ def has_lost_host(output: CommandOutput) -> bool:
     """Return whether Slurm has taken the node of the batch script from a job that ends.
 
     Slurm resizes a job when it takes a node from it (22.05 to 26.05), and then the job's nodes are the others. A job
-    that ends releases its nodes one by one, too, and has no time of a resize for that.
+    that ends releases its nodes one by one, too, and may have lost another node long before: the script of a node that
+    is taken is killed at once, so that the job ends with the resize.
 
     Args:
         output: of `host_command`.
 
     Raises:
-        SchedulerError: the controller does not answer, does not know the job, or the row cannot be read.
+        SchedulerError: the controller does not answer, does not know the job, or the line cannot be read.
     """
-    with _reading_row(output, HOST_FIELDS) as row:
-        left = expand_hostlist(row["NodeList"])
-        return row["ResizeTime"] not in ("", "N/A") and row["BatchHost"] not in left  # the time is shown as INVALID
+    lines = [line for line in output.stdout.split("\n") if line.strip()]
+    if output.returncode or not lines:
+        words = slurm_words(output.stderr) or "it does not know the job"
+        raise SchedulerError(f"scontrol does not answer: {words}", tip=find_tip(words))
+    fields = dict(reversed(_HOST_FIELD.findall(lines[-1])))  # the first of each: what people write comes after them
+    try:
+        left = expand_hostlist(fields["NodeList"].replace("(null)", ""))
+        resized, ended = (parse_moment(fields.get(name, "")) for name in ("ResizeTime", "EndTime"))
+        is_taken = fields["BatchHost"] not in left
+    except (KeyError, ValueError, HpcElasticError) as error:
+        shown = printable(lines[-1], _SHOWN_CHARACTERS)
+        raise SchedulerError(f"scontrol printed a line that cannot be read: '{shown}'") from error
+    return is_taken and resized is not None and ended is not None and ended - resized <= _KILLED_WITHIN
 
 
 @contextlib.contextmanager

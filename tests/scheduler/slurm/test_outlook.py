@@ -80,7 +80,7 @@ def test_a_job_that_ends_because_its_script_was_killed_is_told_from_others() -> 
 
 
 class Controller:
-    """Answers what squeue is asked of a job whose script was killed."""
+    """Answers what is asked of a job whose script was killed."""
 
     def __init__(self, host: str, *, reason: str = "RaisedSignal:9(Killed)") -> None:
         self._host = host
@@ -97,24 +97,34 @@ class Controller:
         return CommandOutput(returncode=0, stdout=row, stderr="")
 
 
+HOST = "JobId=7 JobName=a EndTime={end} ReqNodeList=(null) NodeList={nodes} BatchHost=node1 Command=x NodeList=node1\n"
+
+
 @pytest.mark.parametrize(
-    ("host", "is_lost"),
+    ("resized", "nodes", "is_lost"),
     [
-        ("INVALID|node1|node[2-3]|\n", True),  # node1 was set DOWN: the time of the resize cannot be shown
-        ("N/A|node1|node[1-3]|\n", False),  # scancel --batch --signal=KILL
-        ("N/A|node1|node3|\n", False),  # likewise, when two nodes have ended
-        ("INVALID|node1|node[1,3]|\n", False),  # likewise, and node2 was lost before
+        ("2026-11-23T07:23:27", "node[2-3]", True),  # node1 was set DOWN
+        ("2026-11-23T07:23:28", "(null)", True),  # likewise, and the others have ended
+        ("", "node[1-3]", False),  # scancel --batch --signal=KILL
+        ("", "node3", False),  # likewise, when two nodes have ended
+        ("2026-11-23T07:21:28", "node[1,3]", False),  # likewise, and node2 was lost before
+        ("2026-11-23T07:21:28", "node3", False),  # likewise, when node1 has ended, too
     ],
 )
-def test_a_job_whose_script_was_killed_has_lost_its_node_if_slurm_has_taken_it(host: str, is_lost: bool) -> None:
+def test_a_job_whose_script_was_killed_has_lost_its_node_if_slurm_has_taken_it(
+    resized: str, nodes: str, is_lost: bool
+) -> None:
     """The reason is the same: `RaisedSignal:9(Killed)`, of 22.05 `JobLaunchFailure`."""
-    outlook = from_node.outlook("7", run=Controller(host))
+    host = HOST.format(end="2026-11-23T07:23:28", nodes=nodes)
+    outlook = from_node.outlook("7", run=Controller(f"ResizeTime={resized} {host}" if resized else host))
     assert (outlook.is_script_killed, outlook.has_lost_node) == (True, is_lost)
 
 
-@pytest.mark.parametrize("host", ["", "N/A|node1|\n", "N/A|node1|node[1-|\n"])
+@pytest.mark.parametrize(
+    "host", ["", "JobId=7\n", HOST.format(end="soon", nodes="a"), HOST.format(end="", nodes="a[1-")]
+)
 def test_what_became_of_the_node_of_a_killed_script_is_unknown_if_slurm_does_not_say(host: str) -> None:
-    with pytest.raises(SchedulerError, match="squeue"):
+    with pytest.raises(SchedulerError, match="scontrol"):
         from_node.outlook("7", run=Controller(host))
 
 
