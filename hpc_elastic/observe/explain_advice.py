@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from itertools import pairwise
 
 from hpc_elastic.failures.classes import MEANINGS, FailureClass
 from hpc_elastic.observe.diagnosis import JOB_CANCELLED, NAMED_BY_BASH_ENV
@@ -128,9 +129,11 @@ _BY_A_PERSON = re.compile(rf"{JOB_CANCELLED}|step \S+ of the job, in which the a
 _MADE_SMALLER = re.compile(r"the job has [0-9]+ nodes? \(.*\), and the run needs at least ")
 # The cause where srun had no answer about the launch of an agent.
 _LAUNCH_TIMED_OUT = re.compile(r"srun could not start the agents on .*Socket timed out")
-# The cause where a line of setup is csh's, or has a word that bash does not know.
+# The cause where a line of setup is csh's, or has a word that bash does not know; and how bash names that word, after
+# the number of a line, in any language: the line's own first word may be `source`, `if` or `cd`.
 _SETUP_OF_CSH = re.compile(r"setup line failed \(status [0-9]+\): (?:setenv|unsetenv|source\s\S*\.csh)(?![^\s;])")
-_SETUP_UNKNOWN = re.compile(r"setup line failed \(status 127\): ([A-Za-z_][\w.-]*)(?!\S)")
+_SETUP_UNKNOWN = re.compile(r"setup line failed \(status 127\): ")
+_NAMED_BY_BASH = re.compile(r".*[0-9]\D{0,4}[:\uff1a]\s?([A-Za-z_][\w.-]*)\s?[:\uff1a]")
 _WORDS = frozenset(member.value for member in FailureClass)
 _HANGS = ("stalled", "silent", "collective_timeout")
 
@@ -182,23 +185,32 @@ def advice_of(facts: ExplainFacts, failure_class: str | None) -> Iterable[str]:
             "or by scancel; a run of `hpc-elastic submit` has a job of its own, which is started again"
         )
     elif is_end:
-        advice = _about_setup(facts.snapshot.cause or "") or _BY_REASON.get(facts.snapshot.reason or "", "")
+        advice = _about_setup(facts) or _BY_REASON.get(facts.snapshot.reason or "", "")
         yield from filter(None, [advice])
 
 
-def _about_setup(cause: str) -> str:
+def _about_setup(facts: ExplainFacts) -> str:
     """Return what to do about a line of setup that works in the user's login shell; empty if nothing says so."""
-    if _SETUP_OF_CSH.search(cause):
+    if _SETUP_OF_CSH.search(facts.snapshot.cause or ""):
         return (
             "write the line in bash, which runs setup whatever your login shell is: `export NAME=value` for setenv, "
             "`source bin/activate` for activate.csh"
         )
-    if found := _SETUP_UNKNOWN.search(cause):
+    if word := _find_unknown(facts):
         return (
-            f"`{found[1]}` is no command or function of the bash that runs setup, which reads no start-up files "
+            f"`{word}` is no command or function of the bash that runs setup, which reads no start-up files "
             "(/etc/profile, ~/.bashrc, ~/.cshrc): begin setup with the line that defines it there, as `source "
             "/etc/profile` does on most clusters for `module`"
         )
+    return ""
+
+
+def _find_unknown(facts: ExplainFacts) -> str:
+    """Return the word of which bash said, just before a line of setup failed, that it is no command; else empty."""
+    for shown in facts.excerpts:
+        for before, line in pairwise(shown.lines):
+            if _SETUP_UNKNOWN.search(line) and (named := _NAMED_BY_BASH.match(before)):
+                return named[1]
     return ""
 
 

@@ -257,8 +257,6 @@ def test_a_run_that_ends_with_the_allocation_it_was_called_in_is_not_advised_to_
 @pytest.mark.parametrize(
     ("line", "advice"),
     [
-        ("failed (status 127): module load cuda", "`module` is no command or function of the bash that runs setup"),
-        ("failed (status 127): conda activate x", "`conda` is no command or function of the bash that runs setup"),
         ("failed (status 127): setenv LR 1", "write the line in bash, which runs setup whatever your login shell is"),
         ("failed (status 2): source v/bin/activate.csh", "write the line in bash, which runs setup"),
         ("failed (status 1): module load cuda", "read the end of the script's output"),
@@ -271,6 +269,31 @@ def test_a_setup_line_that_bash_does_not_know_is_advised_about(line: str, advice
     run.end(RunState.FAILED, exit_code=3, reason="setup_failed", cause=cause, nodes=())
     found = explain(read_explain_facts(run.layout, take_tolerant_snapshot(run.layout)), 0.0)
     assert [each.startswith(advice) for each in found.advice] == [True]
+
+
+@pytest.mark.parametrize(
+    ("line", "said", "advice"),
+    [
+        ("module load cuda", "job.sh: line 45: module: command not found", "`module` is no command or function"),
+        ("module load cuda", "job.sh: Zeile 45: module: Kommando nicht gefunden.", "`module` is no command"),
+        ("module load cuda", "job.sh: ligne 45 : module : commande introuvable", "`module` is no command"),
+        ("source env.sh", "env.sh: line 1: module: command not found", "`module` is no command or function"),
+        ("cd x && conda activate y", "job.sh: line 45: conda: command not found", "`conda` is no command or function"),
+        ("if true; then ml x; fi", "job.sh: line 45: ml: command not found", "`ml` is no command or function"),
+        ("timeout 5 ./build", "timeout: failed to run command './build': No such file", "read the end of the script's"),
+        ("bash prepare.sh", "bash: prepare.sh: No such file or directory", "read the end of the script's output"),
+        ("./prepare.sh", "job.sh: line 45: ./prepare.sh: No such file or directory", "read the end of the script's"),
+    ],
+)
+def test_the_word_that_bash_does_not_know_is_the_one_that_bash_has_named(
+    line: str, said: str, advice: str, tmp_path: Path
+) -> None:
+    failed = f"hpc_elastic: setup line failed (status 127): {line}"
+    run = RunBuilder(tmp_path / "run").submit().start_script(f"{said}\n{failed}\n")
+    cause = f"the script ended with exit code 3 before any agent started: {failed}"
+    run.end(RunState.FAILED, exit_code=3, reason="setup_failed", cause=cause, nodes=())
+    found = explain(read_explain_facts(run.layout, take_tolerant_snapshot(run.layout)), 0.0)
+    assert [each.startswith(advice) for each in found.advice] == [True], found.advice
 
 
 def test_nodes_that_did_not_join_are_no_process_group(tmp_path: Path) -> None:
