@@ -157,7 +157,7 @@ class FactReader:
             between=None if result is not None else self._between(start, attempts, requests),
             notice=self._notice(start),
             clock_steps=tuple(self._notes.clock_steps),
-            step_wait=_step_wait(script_output, submission, self._plan) if script_output and not has_agents else "",
+            step_wait=self._step_wait(script_output, submission) if script_output and not has_agents else "",
             unreadable=tuple(self._unreadable),
             chained=chained,
             disk_lack=describe_lack(layout.root) if result is None else "",
@@ -183,6 +183,22 @@ class FactReader:
         except RunDirectoryError as error:
             self._unreadable.append(error.message)
             return {}
+
+    def _step_wait(self, script_output: str, submission: Mapping[str, Any]) -> str:
+        """Return why no agent has been started yet, as far as the script's output tells that srun waits."""
+        from hpc_elastic.scheduler.slurm.srun_errors import describe_silent_wait, describe_step_wait
+
+        if waits := describe_step_wait(last_line(script_output)):
+            return waits
+        # A job of ours has no other steps, but an allocation in which `hpc-elastic run` was called may have some. An
+        # image or an environment that is fetched first takes its time, and so does Python where many agents read it
+        # from a slow file system: Slurm opens the agents' outputs as it starts them.
+        if not submission.get("foreground") or self._plan.get("container") or self._plan.get("stage"):
+            return ""
+        is_old = time.time() - _modified(script_output) > SILENT_S
+        if not is_old or any(entry.name.endswith(".out") for entry in _entries(self.layout.agents)):
+            return ""
+        return describe_silent_wait(last_lines(script_output), str(submission.get("job_id")))
 
     def _allocation(self, number: int) -> Mapping[str, Any]:
         return self._read(self.layout.allocation(number), ALLOCATION, _RECORD_TIP) or {}
@@ -311,20 +327,6 @@ def latest_change(layout: RunLayout) -> float:
 def last_line(path: str) -> str:
     """Return the last line of a file that is not blank; empty if there is none."""
     return next((line.strip() for line in reversed(last_lines(path)) if line.strip()), "")
-
-
-def _step_wait(script_output: str, submission: Mapping[str, Any], plan: Mapping[str, Any]) -> str:
-    """Return why no agent has been started yet, as far as the script's output tells that srun waits."""
-    from hpc_elastic.scheduler.slurm.srun_errors import describe_silent_wait, describe_step_wait
-
-    if waits := describe_step_wait(last_line(script_output)):
-        return waits
-    # A job of ours has no other steps, but an allocation in which `hpc-elastic run` was called may have some. An image
-    # or an environment that is fetched first takes its time.
-    if not submission.get("foreground") or plan.get("container") or plan.get("stage"):
-        return ""
-    is_old = time.time() - _modified(script_output) > SILENT_S
-    return describe_silent_wait(last_lines(script_output), str(submission.get("job_id"))) if is_old else ""
 
 
 def agent_complaint(facts: Facts) -> str:

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import shlex
+import sys
+import time
 from pathlib import Path
 
 import pytest
 
+from hpc_elastic.observe.facts import SILENT_S
 from tests.integration.conftest import Door
 from tests.integration.slurm_jobs import DIES, assert_over, only_run, wait_for_ranks, write_job
 from tests.integration.test_slurm_requeue import TRAINS_ON
@@ -160,6 +163,24 @@ def test_run_beside_a_step_that_holds_the_nodes_says_why_it_waits(slurm_door: Do
     output, errors = inside.communicate(timeout=60)
     assert "ended 10" in output, errors
     assert told in errors
+
+
+@pytest.mark.mirrored
+def test_run_whose_agents_load_python_for_long_does_not_blame_another_step(slurm_door: Door, slurm: Cluster) -> None:
+    """As on a slow file system: Slurm has started the agents, and they have not said a word yet."""
+    waits = f'[ -z "${{SLURM_STEP_ID-}}" ] || until [ -e {slurm_door.folder}/loaded ]; do sleep 0.1; done'
+    python = slurm_door.write("python", f'#!/bin/bash\n{waits}\nexec {sys.executable} "$@"\n')
+    python.chmod(0o700)
+    write_job(slurm_door, WHO, nodes="2", more=f"python: {python}")
+    inside = slurm_door.start_program(*salloc(slurm_door, 2, "run", "job.yaml"))
+    wait_until(lambda: list(slurm_door.folder.glob("hpc-elastic-runs/*/agents/node2.out")), "the agents are started")
+    began = time.monotonic()
+    wait_until(lambda: time.monotonic() > began + SILENT_S + 2, "they would have been called late", within_s=20)
+    told = " ".join(slurm_door.run("status").stdout.split())
+    slurm_door.write("loaded", "")
+    _, errors = inside.communicate(timeout=60)
+    assert "srun has started no agent yet" not in told + errors
+    assert_over(only_run(slurm_door, ""), "SUCCEEDED", 0)
 
 
 @pytest.mark.every_slurm

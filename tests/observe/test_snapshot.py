@@ -492,3 +492,14 @@ def test_a_run_in_an_allocation_whose_srun_says_nothing_names_the_other_steps(
     assert (told in (take_snapshot(run.layout, TellingScheduler(JobState.RUNNING)).note or "")) is is_told
     run.allocate()
     assert "srun has" not in (take_snapshot(run.layout, TellingScheduler(JobState.RUNNING)).note or "")
+
+
+def test_agents_that_srun_has_started_and_that_load_python_for_long_are_no_wait_of_srun(tmp_path: Path) -> None:
+    """Slurm opens the output of an agent as it starts it (22.05, 24.11 and 26.05)."""
+    run = RunBuilder(tmp_path / "run").submit(foreground=True)
+    run.start_script("hpc_elastic: starting an agent on each of 2 nodes (start 0)\n")
+    os.utime(run.layout.script_output("42"), (time.time() - 60, time.time() - 60))
+    assert "srun has" in (take_snapshot(run.layout, TellingScheduler(JobState.RUNNING)).note or "")
+    Path(run.layout.agents).mkdir(exist_ok=True)
+    Path(run.layout.agent_output("node1")).touch()
+    assert "srun has" not in (take_snapshot(run.layout, TellingScheduler(JobState.RUNNING)).note or "")
