@@ -8,6 +8,7 @@ import socket
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from functools import partial
@@ -16,6 +17,7 @@ import hpc_elastic
 from hpc_elastic.api.identity import as_text
 from hpc_elastic.errors import JobError, UnknownSiteError, UnknownTemplateError, UsageError
 from hpc_elastic.job.document import find_place
+from hpc_elastic.job.names import needs_utf8
 from hpc_elastic.job.parse import parse_job
 from hpc_elastic.job.spec import JobSpec
 from hpc_elastic.job.yaml_core import MOST_CHARACTERS
@@ -119,20 +121,24 @@ def _decode(content: bytes, path: str) -> str:
 
 
 def _check_locale(*paths: str) -> None:
-    """Refuse paths that this locale cannot name, although they are UTF-8.
+    """Refuse paths that this locale cannot name, although they are UTF-8, or names by other bytes than the script does.
 
     Raises:
         JobError: there is such a path.
     """
     for path in paths:
-        if any("\udc80" <= letter <= "\udcff" for letter in path) and "\ufffd" not in as_text(path):
+        is_unnamed = any("\udc80" <= letter <= "\udcff" for letter in path) and "\ufffd" not in as_text(path)
+        if is_unnamed or needs_utf8(path):
             names = ("LC_ALL", "LC_CTYPE", "LANG")  # the first one that is set decides
             decides = next((name for name in names if os.environ.get(name)), None)
             given = ", ".join(
                 f"{name}={os.environ[name]}" for name in (decides, "PYTHONUTF8") if name and name in os.environ
             )
+            shown = path
+            with suppress(UnicodeEncodeError):
+                shown = as_text(path)
             raise JobError(
-                [f"the locale ({given or 'none is set'}) has no letters for the path {as_text(path)}"],
+                [f"the locale ({given or 'none is set'}) has no letters for the path {shown}"],
                 tip="use one of UTF-8: `export LC_ALL=C.UTF-8`, and `unset PYTHONUTF8`",
             )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 import unicodedata
 
 LONGEST_NAME = 64
@@ -17,14 +18,23 @@ def name_of_file(file: str) -> str:
 
 
 def fit_name(text: str, *, otherwise: str = "job") -> str:
-    """Return a text as a name that a directory and a Slurm job can have; `otherwise` if nothing of it is left."""
+    """Return a text as a name that a directory and a Slurm job can have; `otherwise` if nothing of it is left.
+
+    The name is ASCII where files have names of another encoding than UTF-8, which is that of batch scripts.
+    """
     composed = unicodedata.normalize("NFC", text)  # macOS names files with accents apart from their letters
-    words = "".join(char if _may_stand(char) else " " for char in composed).split()
+    words = "".join(char if _may_stand(char) and not needs_utf8(char) else " " for char in composed).split()
     name = "-".join(words)
     while name and not _may_begin(name[0]):
         name = name[1:]
     short = name[:LONGEST_NAME].encode()[:LONGEST_BYTES].decode(errors="ignore")
     return short.rstrip(".-_") or otherwise
+
+
+def needs_utf8(text: str) -> bool:
+    """Return whether a text has letters for which the names of files have other bytes in this locale, or none."""
+    is_other = sys.getfilesystemencoding() != "utf-8"
+    return is_other and any("\x7f" < char < "\ud800" or char > "\udfff" for char in text)  # between: of no letter
 
 
 def is_run_name(text: str) -> bool:

@@ -86,6 +86,14 @@ def test_locale_without_letters_for_the_folder_is_named(workplace: Path, fake_sl
 
 
 @pytest.mark.long
+def test_locale_without_letters_for_the_name_is_named(workplace: Path, fake_slurm: FakeSlurm) -> None:
+    done = in_ascii(workplace, "submit", "job.yaml", "--site", "generic-slurm", "--set", 'name="\\u65e5\\u672c"')
+    assert done.returncode == 3, done.stderr
+    assert "the locale (LC_ALL=C, PYTHONUTF8=0) has no letters for the path" in done.stderr
+    assert fake_slurm.calls("sbatch") == []
+
+
+@pytest.mark.long
 def test_run_of_a_folder_is_the_same_in_every_locale(workplace: Path, fake_slurm: FakeSlurm, tmp_path: Path) -> None:
     folder = workplace / "größe"
     folder.mkdir()

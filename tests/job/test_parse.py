@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import pathlib
+import sys
 from datetime import timedelta
 from typing import Any
 
@@ -285,6 +286,15 @@ def test_set_repairs_what_is_wrong_in_the_file() -> None:
 def test_the_default_name_is_the_files(file: str, name: str) -> None:
     assert parse_job(MINIMAL, file=file).name == name
     assert parse_job(MINIMAL, file="job.yaml", overrides=[f"name={name}"]).name == name
+
+
+@pytest.mark.parametrize(("file", "name"), [("日本.yaml", "job"), ("entra\u00c3\u00aenement.yaml", "entra-nement")])
+def test_the_default_name_is_ascii_where_files_have_names_of_another_encoding(
+    file: str, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its batch script is UTF-8: bash would look for a folder that is not there."""
+    monkeypatch.setattr(sys, "getfilesystemencoding", lambda: "iso8859-1")
+    assert parse_job(MINIMAL, file=file).name == name
 
 
 @pytest.mark.parametrize("name", ["a b", "-a", "日/本", "☃", "\U00020000", "a\u202eb", "a\u0085", "日" * 65, "\u0301a"])
