@@ -1,8 +1,8 @@
 """Nodes without a part in a world know of each other, for the record of the world may not name them.
 
 A node that joins while a world is at work, and has no part in it, is in no record: were the head and all members lost,
-nobody would dial it. So a head tells all such nodes of each other as one of them joins, of a few where there are many;
-and nobody else, for thousands of nodes that gather would hear of each other thousands of times.
+nobody would dial it. So a head tells all such nodes of each other as one of them joins, of a few where there are many.
+Nobody is told while nodes gather for the first attempt, in which thousands would hear of each other thousands of times.
 """
 
 from __future__ import annotations
@@ -29,10 +29,8 @@ class NamedSpares:
     def acts(self, head: Head, action: Action) -> None:
         """A head does something; it may tell a node of others."""
         if isinstance(action, SendToMember) and isinstance(action.message, Spares):
-            world = head._members.world
-            if world is None or head._members.is_in_world(action.node):
-                what = "while nodes are gathered for the first attempt" if world is None else "which has a part itself"
-                raise BrokenRuleError(f"{action.node} is told of nodes that wait, {what}")
+            if head._members.world is None:
+                raise BrokenRuleError(f"{action.node} is told of others, and all are gathered for the first attempt")
             self._told[head, action.node] = {each.node for each in action.message.agents}
 
     def stepped(self, agent: Agent, head: Head) -> None:
