@@ -123,7 +123,7 @@ def outlook_command(job_id: str) -> list[str]:
 def host_command(job_id: str) -> list[str]:
     """Build the scontrol command that asks the controller what became of the node of a job's script.
 
-    squeue has a field for the time of a resize, and shows it as INVALID (22.05 to 26.05).
+    squeue has a field for the time of a resize, and shows it as INVALID (22.05 and 24.11).
     """
     return ["scontrol", "--oneliner", "show", "job", job_id]
 
