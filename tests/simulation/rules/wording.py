@@ -22,7 +22,7 @@ NOT_WHOLE = re.compile(
     r"|\bNone\b|\bTrue\b|\bFalse\b|\binf\b|\bnan\b|<\w+\."
 )
 NO_SUBJECT = re.compile(r"(?:was|were|got|lost|asked|by)\b")  # of a sentence that names whom it is about
-BY_PERSONS = re.compile(r"(?:cancelled|stopped) by \S|\S+ asked for another start of the job")
+BY_PERSONS = re.compile(r"(?:cancelled|stopped) by \S|cancelled while the run was stopped|\S+ asked for another start of the job")
 
 
 class Wording:
