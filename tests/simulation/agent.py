@@ -163,6 +163,7 @@ class SimulatedTelemetry:
             if action.flush is not None:
                 agent.workers.states.flush(action.flush)
             run.job_ends.member_leaves(agent, action)
+            run.unheard.leaves(agent, action)
             due = agent.member.next_tick()
             require(due == NEVER, f"{agent.name} has left, and its member wants to be called at {due:.3f}")
             agent.left(action.exit_code, action.cause)
@@ -419,6 +420,7 @@ class Agent:
     def left(self, exit_code: int, cause: str) -> None:
         """No worker is left; a head stays until everybody has gone."""
         self.run.trace(self, f"leaves with {exit_code}: {cause}")
+        self.run.wording.says(self.name, cause)
         self.run.rules.leaves(self, exit_code)
         self.run.joins.left(self, exit_code)
         claim = self.run.disk.latest_claim

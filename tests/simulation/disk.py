@@ -61,6 +61,7 @@ class Disk:
             self._run.starts.ended(agent, result)
             self._run.unfit_nodes.ended(result)
             self._run.wording.ended(result)
+            self._run.unheard.ended(agent, result)
         elif path.startswith(LAYOUT.attempts) and "/nodes/" in path:
             record = from_json(NodeResult, self._read(path))
             self._run.written.records(record)
@@ -93,6 +94,8 @@ class Disk:
         self._run.refused_disks.claimed(claim)
         self._run.starts.claimed(claim, before)
         self._run.wording.claimed(claim)
+        self._run.unheard.claims(claim.attempt)
+        self._run.untold.claimed(claim)
 
     def _read(self, path: str) -> object:
         return json.loads(self._run.files.content[path][0])

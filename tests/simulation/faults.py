@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from tests.simulation.rules.asked_saves import SAVES
 from tests.simulation.rules.requested import REQUESTS
 from tests.simulation.rules.stacks import STACKS
+from tests.simulation.rules.unheard import WRITERS
 from tests.simulation.scenario import HEAD, Fault
 from tests.simulation.scheduler import ENDS
 
@@ -14,6 +16,7 @@ if TYPE_CHECKING:
     from tests.simulation.agent import Agent
     from tests.simulation.world import SimulatedRun
 
+BEFORE_BEAT_S = 0.02
 BROKEN_GPU = "terminate called\n  what():  CUDA error: uncorrectable ECC error encountered\n"
 
 
@@ -98,6 +101,18 @@ def _fail_inside(run: SimulatedRun, fault: Fault) -> None:
     run.wrapped.happen(fault)
 
 
+def _kill_before_beat(run: SimulatedRun, fault: Fault) -> None:
+    """As late after the last beat as an agent can be killed that lives: just before its next one, which is long."""
+    agent = _target(run, fault.node)
+    killed = replace(fault, what="kill_agent", node=agent.number)
+    lives_s = agent.member._lease.next_beat - agent.now - BEFORE_BEAT_S
+    run.clock.after(max(0.0, lives_s) if lives_s < run.scenario.lease_s else 0.0, lambda: strike(run, killed))
+
+
+def _lose_writer(run: SimulatedRun, fault: Fault) -> None:
+    run.unheard.arm(fault)
+
+
 def _break_gpu(run: SimulatedRun, fault: Fault) -> None:
     """A worker fails, and has written why: whoever gets that GPU next will fail, too."""
     agent = _target(run, fault.node)
@@ -112,12 +127,14 @@ _OF_ALL = {
     "fail_inside": _fail_inside,
     "heal": _heal,
     "interrupt": _interrupt,
+    "kill_before_beat": _kill_before_beat,
     "late": _postpone,
     "time_out": _time_out,
     **dict.fromkeys(ENDS, _tell_scheduler),
     **dict.fromkeys(REQUESTS, _ask),
     **dict.fromkeys(SAVES, _ask_for_save),
     **dict.fromkeys(STACKS, _ask_for_stacks),
+    **dict.fromkeys(WRITERS, _lose_writer),
 }
 _ENDS = {"kill_worker": -9, "exit_worker": 1, "term_worker": -15, "bus_worker": -7}
 

@@ -159,6 +159,7 @@ class SimulatedJournal(Journal):
 
     def say(self, text: str, level: Level = "info") -> None:
         """For people."""
+        self._agent.run.wording.says(self._agent.name, text)
         self._agent.run.conduct.says(self._agent, level)
         self._agent.run.conduct.prints(self._agent, is_head=self.is_head)
 
@@ -594,6 +595,7 @@ class Searching(Successor):
         looks = 12 + 2 * int(self._agent.run.scenario.lease_s)  # into the run directory each second, and at its turns
         self._contract = self._agent.run.contracts.watch_ticks(self._agent, self._discovery, looks)
         self._agent.run.searches.begins(self._agent, self._discovery)
+        self._agent.run.untold.begins(self._agent)
 
     def _act(self, action: DiscoveryAction) -> None:
         self._agent.run.endings.searches(self._agent, self, action)

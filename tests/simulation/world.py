@@ -75,7 +75,9 @@ from tests.simulation.rules.taken import Taken
 from tests.simulation.rules.terms import Terms
 from tests.simulation.rules.timeouts import TimeOuts
 from tests.simulation.rules.unfit_nodes import UnfitNodes
+from tests.simulation.rules.unheard import Unheard
 from tests.simulation.rules.unkept import Unkept
+from tests.simulation.rules.untold import Untold
 from tests.simulation.rules.verdicts import Verdicts
 from tests.simulation.rules.wording import Wording
 from tests.simulation.rules.wrapped import Wrapped
@@ -146,6 +148,8 @@ class SimulatedRun:
         self.starts = Starts(self)
         self.resumed = Resumed(self)
         self.unfit_nodes = UnfitNodes(self)
+        self.unheard = Unheard(self)
+        self.untold = Untold(self)
         self.goodbyes = Goodbyes(self)
         self.partings = Partings(self)
         self.quorums = Quorums(self)
@@ -392,6 +396,10 @@ class SimulatedRun:
     def _strike_at_time(self, fault: Fault) -> None:
         self._to_start -= fault.what == "requeue"
         self.clock.has_news = True
+        strike(self, fault)
+
+    def strikes(self, fault: Fault) -> None:
+        """A fault happens now that another one has brought about."""
         strike(self, fault)
 
     @property

@@ -12,20 +12,22 @@ THINGS = (
     *("partition", "partition", "pause", "ask_restart", "ask_drain", "nothing"),
 )
 DRAINS = 7  # of sixteen seeds
+LATE_DEATHS = 11  # likewise: then whoever is awaited in vain holds the next attempt up
 ENDS = ("none", "none", "stop", "ask_stop", "too_many_failures", "too_few_nodes")
 
 
 def draw_foretold(seed: int) -> Scenario:
     """The scenario of a seed."""
     dice = random.Random(f"foretold/{seed}")
-    members, spares = dice.choice([2, 2, 3, 4]), dice.choice([0, 0, 1, 2])
+    are_late = seed % 16 == LATE_DEATHS
+    members, spares = (4, 0) if are_late else (dice.choice([2, 2, 3, 4]), dice.choice([0, 0, 1, 2]))
     lease_s = dice.choice([3.0, 3.0, 10.0])
     gap_s, end = 4 * lease_s + 14, dice.choice(ENDS)
     things = _draw_things(dice, seed)
     role = Role(
         name="trainer",
         restart="restart_all",
-        nodes_min=dice.randint(1, members),
+        nodes_min=dice.randint(1, 1 if are_late else members),
         nodes_max=members,
         workers=dice.choice([(1,), (2,)]),
         work_s=3.2 * gap_s,
@@ -78,5 +80,7 @@ def draw_foretold(seed: int) -> Scenario:
 
 def _draw_things(dice: random.Random, seed: int) -> list[str]:
     things = [dice.choice(THINGS) for _ in range(dice.choice([0, 1, 2, 2, 3]))]
+    if seed % 16 == LATE_DEATHS:
+        return ["kill_before_beat"] * dice.choice([1, 2])
     # Drains alone go on until too few others would be left.
     return ["ask_drain"] * dice.choice([2, 3]) if seed % 16 == DRAINS else things

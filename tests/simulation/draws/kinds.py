@@ -63,6 +63,7 @@ from tests.simulation.draws.taken import draw_taken
 from tests.simulation.draws.terms import draw_terms
 from tests.simulation.draws.timeouts import draw_timeouts
 from tests.simulation.draws.unfit import draw_unfit
+from tests.simulation.draws.unheard import draw_unheard
 from tests.simulation.draws.unkillable import draw_unkillable
 from tests.simulation.draws.unopened import draw_unopened
 from tests.simulation.draws.unstarted import draw_unstarted
@@ -120,6 +121,7 @@ KINDS: Mapping[str, Callable[[int], Scenario]] = {
     "resumed": draw_resumed,
     "host": draw_host,
     "closings": draw_closings,
+    "unheard": draw_unheard,
     "last-losses": draw_last_losses,
     "called-off": draw_called_off,
     "parted": draw_parted,
@@ -191,6 +193,7 @@ SCENARIOS: Mapping[str, str] = {
     "resumed": "in which another job goes on with the run",
     "host": "in which the script's machine is lost late",
     "closings": "of losses as a run ends",
+    "unheard": "of heads that are lost with their result",
     "last-losses": "of losses while the last workers stop",
     "called-off": "of a TERM while an agent has no head",
     "parted": "in which the network is cut as a run ends",

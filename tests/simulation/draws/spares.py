@@ -8,7 +8,7 @@ from dataclasses import replace
 from tests.simulation.scenario import HEAD, SECOND, Fault, Role, Scenario
 
 KINDS = ("kill_agent", "kill_agent", "power_off", "pause", "partition", "one_way", "stall_disk", "freeze")
-CALLED_BACK, CUT_OFF, HOST_OFF, ALL_OFF = 7, 17, 18, 19  # of twenty seeds
+CUT_OFF, HOST_OFF, ALL_OFF = 17, 18, 19  # of twenty seeds
 
 
 def draw_spares(seed: int) -> Scenario:
@@ -19,8 +19,6 @@ def draw_spares(seed: int) -> Scenario:
         return draw_host_off(seed)
     if seed % 20 == CUT_OFF:
         return _draw_cut_off(seed)
-    if seed % 20 == CALLED_BACK:
-        return _draw_called_back(seed)
     dice = random.Random(f"spares/{seed}")
     members, spares = dice.choice([1, 1, 2, 2, 3]), dice.choice([1, 1, 2, 3])
     role = Role(
@@ -69,30 +67,6 @@ def _draw_all_off(seed: int) -> Scenario:
         lease_s=3.0,
         join_timeout_s=30.0,
         faults=tuple(Fault(what="power_off", node=number, at=at) for number in range(members)),
-    )
-
-
-def _draw_called_back(seed: int) -> Scenario:
-    """A spare takes the place of another role, which can do without it, and then its own role lacks nodes."""
-    dice = random.Random(f"spares/called back/{seed}")
-    readers, watchers, at = dice.choice([2, 3]), dice.choice([1, 2]), dice.uniform(4, 8)
-    lease_s, what = dice.choice([3.0, 10.0]), dice.choice(["kill_agent", "kill_agent", "power_off"])
-    # The nodes are of these roles in this order, and the one that is left over is of the last.
-    reader = Role(
-        name="reader", restart="restart_all", nodes_min=readers - 1, nodes_max=readers, workers=(1,), work_s=60.0
-    )
-    watcher = replace(reader, name="watcher", nodes_min=watchers, nodes_max=watchers, workers=dice.choice([(1,), (2,)]))
-    again_at = at + dice.choice([0.01, 2.5 * lease_s, 4 * lease_s])
-    lost = (dice.randrange(readers), readers + dice.randrange(watchers))
-    return Scenario(
-        seed=seed,
-        roles=(reader, watcher),
-        nodes=readers + watchers + 1,
-        lease_s=lease_s,
-        join_timeout_s=30.0,
-        faults=tuple(
-            Fault(what=what, node=node, at=round(moment, 3)) for node, moment in zip(lost, (at, again_at), strict=True)
-        ),
     )
 
 

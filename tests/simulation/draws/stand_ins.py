@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 
 from tests.simulation.scenario import Fault, Role, Scenario
 
 LOST = ("kill_agent", "power_off")
+CALLED_BACK = 5  # of eight seeds
 NEVER = ("never_starts", "starts_late")
 
 
 def draw_stand_ins(seed: int) -> Scenario:
     """The scenario of a seed: in every fourth one a node does not come at first, whose place no spare may take."""
+    if seed % 8 == CALLED_BACK:
+        return _draw_called_back(seed)
     dice = random.Random(f"stand-ins/{seed}")
     roles = []
     for name in ("trainer", "reader", "watcher")[: dice.choice([2, 2, 3])]:
@@ -44,4 +48,33 @@ def draw_stand_ins(seed: int) -> Scenario:
         lease_s=dice.choice([3.0, 6.0]),
         join_timeout_s=15.0,
         faults=tuple(faults),
+    )
+
+
+def _draw_called_back(seed: int) -> Scenario:
+    """A spare takes a place of another role, which could do without it, and then its own role loses a node."""
+    dice = random.Random(f"stand-ins/called back/{seed}")
+    most, lease_s = dice.choice([2, 2, 3]), dice.choice([3.0, 6.0])
+    roles = tuple(
+        Role(
+            name=name,
+            restart=dice.choice(["restart_all", "restart_all", "restart_role"]),
+            nodes_min=1,
+            nodes_max=nodes,
+            workers=(1,),
+            work_s=60.0,
+        )
+        for name, nodes in (("trainer", most), ("reader", 1))
+    )
+    at = dice.uniform(4, 10)
+    what = dice.choice(LOST)
+    later = at + 2 * lease_s + dice.uniform(2, 10)
+    first, second = Fault(what=what, node=dice.randrange(1, most), at=round(at, 3)), Fault(what=what, node=most)
+    return Scenario(
+        seed=seed,
+        roles=roles,
+        nodes=most + 2,
+        lease_s=lease_s,
+        join_timeout_s=15.0,
+        faults=(first, replace(second, at=round(later, 3))),
     )

@@ -45,7 +45,9 @@ def _draw_fails_again(seed: int) -> Scenario:
     node, others = dice.randrange(nodes), dice.choice([0.0, 0.0, 0.4])
     faults = [Fault(what="exit_worker", node=node, phase="running", at=dice.choice([2.5, 4.0]))]
     for number in range(1, failures):
-        what = "break_store" if dice.random() < others else "exit_worker"
+        what = (
+            "break_store" if number > 1 and dice.random() < others else "exit_worker"
+        )  # the second fails as the first
         faults.append(Fault(what=what, node=node, phase="running", nth=number + 1, at=0.3))
     role = Role(name="trainer", restart="restart_all", nodes_min=1, nodes_max=nodes, workers=(2,), work_s=30.0)
     return Scenario(
@@ -56,5 +58,6 @@ def _draw_fails_again(seed: int) -> Scenario:
         max_restarts=6,
         keeps_every_s=1.0,
         are_replicated=dice.random() < 0.5,
+        copy_s=dice.choice([None, 0.05]),
         faults=tuple(faults),
     )

@@ -1,22 +1,20 @@
-"""Machines with a bug each in what they tell people and each other, and in whom they call back or leave alone."""
+"""Machines with a bug each in what they tell people and each other."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 from hpc_elastic.agent import policy
 from hpc_elastic.agent.drivers import head_start, participation
-from hpc_elastic.membership import head, members
+from hpc_elastic.membership import head
 from hpc_elastic.membership.actions import Action, Note, SendToMember
-from hpc_elastic.membership.barriers import Barriers
 from hpc_elastic.membership.decisions import Observation
 from hpc_elastic.membership.head import Head
 from hpc_elastic.membership.member import Member
 from hpc_elastic.membership.members import Members
 from hpc_elastic.membership.messages import Spares
 from hpc_elastic.membership.phases import HeadPhase
-from hpc_elastic.membership.roster import Roster, RosterEntry
+from hpc_elastic.membership.roster import RosterEntry
 from hpc_elastic.rundir.records import Candidate, FailureRecord
 from tests.simulation.plant import Plant
 
@@ -38,11 +36,6 @@ class _IsNeverOver(Head):
         return actions
 
 
-class _CallsNobodyBack(Roster):
-    def called_back(self, least: Mapping[str, int], most: Mapping[str, int]) -> dict[str, str]:
-        return {}
-
-
 class _EndsTheJob(Member):
     def leaves(self, exit_code: int, cause: str, *, ends_job: bool = True) -> list[Action]:
         return super().leaves(exit_code, cause, ends_job=ends_job)
@@ -58,24 +51,12 @@ class _TellsEverybody(Members):
         return [SendToMember(node=newcomer.node, message=Spares(agents=agents))]
 
 
-class _KeepsOldEnds(Barriers):
-    """The time for the last ranks counts from an end in an attempt that has failed."""
-
-    def begin(self, now: float) -> None:
-        before = dict(self._ended)
-        super().begin(now)
-        self._ended = {**before, **self._ended}
-        self._await_ends(now)
-
-
 BUGS: dict[str, tuple[Any, str, Any]] = {
     "a cause does not say who got the TERM": (policy, "_describe_stop", _names_nobody),
     "the end of an attempt is noted twice": (head, "observation_note", _says_it_twice),
     "a head that is over has another phase": (head_start, "Head", _IsNeverOver),
-    "a spare is never called back to its role": (members, "Roster", _CallsNobodyBack),
     "nodes that gather are told of each other": (head, "Members", _TellsEverybody),
     "a node that leaves by itself ends the job": (participation, "Member", _EndsTheJob),
-    "the time for the last ranks counts from an older attempt": (head, "Barriers", _KeepsOldEnds),
 }
 
 

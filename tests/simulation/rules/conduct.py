@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from hpc_elastic.agent.drivers.coordinator import HANGS_UP_WITHIN_S
+from hpc_elastic.errors import ExitCode
 from hpc_elastic.membership import messages
 from hpc_elastic.membership.actions import Action, HeadOver, Level, Note, SendToHead, SendToMember, StartWorkers
 from hpc_elastic.membership.member import MemberPhase
@@ -38,6 +39,7 @@ LINES = 40
 ASK_AT_START = 4  # agents, the scheduler
 STOPS = 2  # of one manner, that a head sends to a member: for a loss meanwhile, for the end, and for one of each role
 CLOSES_S, CLOSES_LATE_S = 5.0, 5.0  # for members to leave, from a moment after an agent's own part has ended
+GOES_WITHIN_S, LAST_RECORDS = 1.0, 16  # to close what is open, and to write what is not written yet
 LATE_S = 0.01  # of a beat, besides what the clock and a pause do
 ONCE = (messages.Started, messages.Finished, messages.Ended, messages.Stopped)  # of an attempt
 
@@ -62,6 +64,7 @@ class Conduct:
         self._told_ends: defaultdict[object, dict[str, bool]] = defaultdict(dict)  # by head: who ends the job
         self.noted: set[tuple[str, int]] = set()  # events of a head, and their attempts
         self._heads: dict[Agent, object] = {}  # whose members have not left
+        self._over_at: dict[Agent, float] = {}  # when the latest head of each agent was over
         self._have_led: set[Agent] = set()
         self._have_lost: set[Agent] = set()  # a head, and searched for another one
         self._have_term: set[Agent] = set()  # from outside, and they have told a head
@@ -182,6 +185,7 @@ class Conduct:
         elif isinstance(action, HeadOver):
             self._once(f"{agent.name} ends as head", head, "over")
             self._heads.pop(agent, None)
+            self._over_at[agent] = self._run.clock.now
         elif isinstance(action, Note) and action.name in ("attempt.started", "rendezvous.timeout"):
             self._once(f"{agent.name} notes {action.name}", head, action.name, action.attempt)
             self.noted.add((action.name, action.attempt))
@@ -189,6 +193,8 @@ class Conduct:
     def _ends(self, agent: Agent, head: object, node: str, end: messages.End) -> None:
         """A head tells a member to leave: one ends the job if the node of the batch script is not with this head."""
         self._run.job_ends.is_told(head, agent.name, node, end)
+        is_vain = end.exit_code == ExitCode.SUCCESS and end.flush is not None
+        require(not is_vain, f"{agent.name} has {node} write a state after a success, which nobody loads")
         self._run.headships.tells_to_leave(head, node)
         told = self._told_ends[head]
         told[node] = end.ends_job
@@ -204,6 +210,7 @@ class Conduct:
     def steps_down(self, agent: Agent, *, is_head: bool) -> None:
         """An agent's head is superseded: others speak for the run from now on."""
         self._heads.pop(agent, None)
+        self._over_at[agent] = self._run.clock.now
         require(not is_head, f"{agent.name} steps down, and takes itself for the one that speaks for the run")
 
     def closes(self, agent: Agent, members: Mapping[str, SimulatedConnection]) -> None:
@@ -418,6 +425,8 @@ class Conduct:
         closes_within_s = max(CLOSES_S, self._patience_s / 2) + CLOSES_LATE_S
         is_over = agent not in self._heads or waited_s * (1 + DRIFT) >= closes_within_s
         require(is_over, f"{agent.name} ends {waited_s:.1f} s after its own part, and members of its have not left")
+        if agent not in self._heads and agent.disk.is_well:
+            self._goes_soon(agent)
         require(
             agent.listener is None, f"{agent.name} ends, and listens for others, which take it for one that answers"
         )
@@ -431,3 +440,11 @@ class Conduct:
         known = [each for each in known if each.other.agent.is_powered and each.connection.is_in_use]  # type: ignore[union-attr]
         open_ = [each.other.agent.name for each in known if each.connection.opened_at < agent.now - HANGS_UP_WITHIN_S]  # type: ignore[union-attr]
         require(not open_, f"{agent.name} ends with connections to {open_}")
+
+    def _goes_soon(self, agent: Agent) -> None:
+        """An agent whose own part and whose head are over waits for nothing but its last records."""
+        run = self._run
+        since = max(agent.left_at, self._over_at.get(agent, 0.0), agent.troubled_until)
+        waited_s, allowed_s = run.clock.now - since, GOES_WITHIN_S + LAST_RECORDS * max(run.scenario.disk_s)
+        what = f"{agent.name} has no part in the run any more, and is there {waited_s:.1f} s longer"
+        require(waited_s <= allowed_s, f"{what}, not {allowed_s:.1f} s")

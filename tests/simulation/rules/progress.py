@@ -111,7 +111,7 @@ class Progress:
             side = self.side()
             ends = f"{agent.name} ends the run for {result.reason} ({result.cause})"
             require(not side, f"{ends}, though {side} could go on, at {self._run.clock.now:.1f} s")
-        if result.reason in ENDED_FOR_TOO_FEW and result.attempts and self._may_lose():
+        if result.reason in ENDED_FOR_TOO_FEW and result.attempts and self._may_lose() and not self._meet_late():
             self._check_spares(agent, result)
         if result.reason in ENDED_FOR_TOO_FEW and not result.attempts and self._run.witness.kinds == {"unhealthy"}:
             healthy = [each for each in self._run.agents if each.found_at is None]
@@ -120,7 +120,8 @@ class Progress:
     def _check_spares(self, agent: Agent, result: RunResultRecord) -> None:
         """Where agents have only died, a run is not ended for too few nodes of a role as long as spares can help.
 
-        A spare of whichever role can have the place of a node that is gone.
+        A spare of whichever role can have the place of a node that is gone, and one that has such a place already is
+        called back where its own role lacks nodes and the other one does not.
         """
         run = self._run
         if not {fault.what for fault in run.scenario.faults} <= DEATHS:
@@ -129,7 +130,19 @@ class Progress:
         lacks = sum(max(0, role.nodes_min - there[role.name]) for role in run.scenario.roles)
         spares = sum(max(0, there[role.name] - role.nodes_max) for role in run.scenario.roles)
         what = f"{agent.name} ends the run for {result.reason} ({result.cause}), and {dict(there)} are there"
-        require(lacks > spares, what)
+        require(lacks > spares + self._called_back(there), what)
+
+    def _called_back(self, there: Counter[str]) -> int:
+        """How many nodes work for another role, which has enough without them, while their own lacks nodes."""
+        run, placed = self._run, self._run.scenario.placed()
+        least = {role.name: role.nodes_min for role in run.scenario.roles}
+        left, back = Counter(there), 0
+        for each in run.agents:
+            own, _ = placed[each.number]
+            is_away = each.is_running and each.name in run.witness.joined and each.role != own
+            if is_away and left[own] < least[own] and left[each.role] > least[each.role]:
+                left[own], left[each.role], back = left[own] + 1, left[each.role] - 1, back + 1
+        return back
 
     def _may_lose(self) -> bool:
         """Whether the run has losses left even if the head has taken everybody for lost, who is back since."""

@@ -376,6 +376,8 @@ class StatesSeen:
             names = [node.node for node in world.nodes if self._groups[node.role] == group]
             newest = max(self._common(head, world, names, before), default=None)
             found = next(chosen.get(role) for role in claim.roles if self._groups[role] == group)
+            again = f"attempt {claim.attempt} begins {group} with {found}, with which it has failed as it had before"
+            require(found is None or found not in tried or not self._has_failed_again(claim, before), again)
             if self._run.scenario.copy_s is not None:
                 latest = 0 if before is None else before.attempt
                 self.copied.claimed(head, world, names, found, before, self._last.get((group, latest), {}))
@@ -383,8 +385,6 @@ class StatesSeen:
             is_given_up = found is None and newest in tried
             text = f"attempt {claim.attempt} begins {group} with {found}, and all its nodes hold {newest}"
             require(found == newest or is_given_up, text)
-            if newest in tried and self._has_failed_again(claim, before):
-                require(found is None, f"{text}, with which it has failed as it had before")
             if before is not None and not is_given_up:
                 self._check_survived(world, group, before, found)
 

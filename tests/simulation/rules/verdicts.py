@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 LOOKS_EVERY_S = SEARCH_TIMES.read_claim_every_s + SEARCH_TIMES.longest_pause_s
 SEARCH_OPERATIONS = 4  # one after the other, from the end of a search to a claim that others find
+PERSON = "ada@login"
+CANCELLED_MEANWHILE = "cancelled while the run was stopped because"  # a request that is found as the run has ended
 SETUP, RUN_DIRECTORY, NODES_MISSING, NODE_LOST, STALLED, STOPPED, REQUEUE = 3, 5, 6, 7, 9, 10, 75
 
 
@@ -59,6 +61,7 @@ class Verdicts:
             is_true = self._is_true(result.reason) or self._ends_anyway(result.reason, result.cause)
             require(is_true, f"the run is {result.state.value} for {result.reason} ({result.cause}), which is not so")
             self._check_cause(result.reason, result.cause)
+            self._check_who(result.reason, result.cause)
             self._check_want(result.reason)
 
     def _check_leaving(self) -> None:
@@ -116,7 +119,7 @@ class Verdicts:
             expected |= self._run.decided_codes | ({SETUP} if is_unfit else set())
         if self._run.earlier:
             expected |= {REQUEUE, NODE_LOST, NODES_MISSING, RUN_DIRECTORY}
-        if not agent.is_told and agent.name not in witness.joined:
+        if not agent.is_told and agent.name not in witness.joined | self._run.untold.searched:
             expected |= {NODES_MISSING, STOPPED, RUN_DIRECTORY}
         elif not agent.is_told:
             is_lost = bool(witness.kinds & {"loss", "term"}) or self._is_first_head_late()
@@ -188,6 +191,15 @@ class Verdicts:
         welcomes = (moment for moment, _, what in self._run.events if isinstance(what, Welcome))
         is_slow = DISK_OPERATIONS * max(self._run.scenario.disk_s) > self._run.scenario.join_timeout_s
         return is_slow and next(welcomes, float("inf")) > self._run.scenario.join_timeout_s / 2
+
+    def _check_who(self, reason: str, cause: str) -> None:
+        """An end from outside is said to be one: a person's request names the person, and a TERM who got it."""
+        if reason == "stop_requested":
+            is_so = PERSON in cause or cause.startswith(CANCELLED_MEANWHILE)
+            require(is_so, f"a person has ended the run, and the cause says: {cause}")
+        elif reason == "terminated":
+            got = [name for name in self._run.witness.terminated if name in cause]
+            require(bool(got) and PERSON not in cause, f"a TERM has ended the run, and the cause says: {cause}")
 
     def _check_cause(self, reason: str, cause: str) -> None:
         """A failure that is named is one that happened in an attempt that it could end."""

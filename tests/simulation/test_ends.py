@@ -1,0 +1,27 @@
+"""Ends of simulated runs: they come when they must, and people read why, in whole sentences."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.simulation.draws.kinds import KINDS
+from tests.simulation.planted.ends import END_BUGS, PlantedEnds
+from tests.simulation.rules.invariants import BrokenRuleError
+from tests.simulation.world import SimulatedRun
+
+SEEDS = range(40)
+
+
+def broken_by(seed: int, bug: str) -> str:
+    try:
+        SimulatedRun(KINDS[END_BUGS[bug][1]](seed), PlantedEnds(bug)).play()
+    except BrokenRuleError as error:
+        return str(error)
+    return ""
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("bug", END_BUGS)
+def test_a_planted_bug_of_how_a_run_ends_is_found(bug: str) -> None:
+    words = END_BUGS[bug][2]
+    assert any(words in broken_by(seed, bug) for seed in SEEDS), f"no seed of {len(SEEDS)} shows that {bug}"
