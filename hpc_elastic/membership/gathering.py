@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from hpc_elastic.errors import NO_SIGN, ExitCode, MissingNode, RendezvousCause, RendezvousTimeoutError
@@ -62,6 +62,7 @@ class Gathering:
         self._roster = roster
         self._settings = settings
         self._lost = lost
+        self.set_aside: Callable[[], Collection[str]] = tuple  # the nodes, as whoever decides that tells
         self._min_nodes = settings.min_nodes
         self._spares = frozenset(settings.expected[settings.max_nodes :])  # see `plan.roles.place_roles`
         self._join_timeout_s = settings.join_timeout_s
@@ -105,9 +106,16 @@ class Gathering:
     def _has_room(self) -> bool:
         """Return whether the next world has room for a node that has not joined yet, other than the lost head."""
         succession = self.succession
-        if succession is None or succession.is_finished or self._roster.healthy >= self._settings.max_nodes:
+        if succession is None or succession.is_finished or self._usable() >= self._settings.max_nodes:
             return False
         return any(node != succession.lost.node for node in self._roster.missing())
+
+    def _usable(self) -> int:
+        """Return how many members may have workers, without those that are set aside: a spare may take their place."""
+        aside = (self._roster.get(node) for node in self.set_aside())
+        return self._roster.healthy - sum(
+            member is not None and member.node not in self._roster.unhealthy for member in aside
+        )
 
     def _needs_nobody(self) -> bool:
         """Return whether a successor has enough nodes, or has no attempt to open, or no other node can join."""

@@ -83,6 +83,7 @@ class Head:
         self._members = Members(settings, node_losses=history.spend.node_losses, now=now, succession=succession)
         self._roster = self._members.roster
         self._judge = Judge(settings, history, decide, self._members, kept)
+        self.gathering.set_aside = lambda: self._judge.aside.nodes
         self._tally = Tally()
         self._notices = NoticeRounds(self._roster, settings.restarts)
         self._pending_stop = PendingStop()

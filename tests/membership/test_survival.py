@@ -767,6 +767,13 @@ def test_spares_have_a_moment_to_come_to_a_successor_that_has_room() -> None:
     assert the_claim(script.join(3)).claim.members == ("node3", "node1", "node2")
 
 
+def test_a_node_that_is_set_aside_leaves_room_for_a_spare() -> None:
+    script = succeeding(succession(is_dead=True, nodes=3), nodes=5, max_nodes=3)
+    script.head.drain_requested("node3", "ada", 0.0)
+    assert not of_kind(script.join(1, 2, 3), ClaimAttempt), "the drained node takes nobody's place"
+    assert the_claim(script.join(4)).claim.members == ("node4", "node1", "node2")
+
+
 def test_a_successor_does_not_wait_long_for_spares() -> None:
     script = succeeding(succession(is_dead=True, nodes=3), nodes=4, max_nodes=3)
     script.join(1, 2)
