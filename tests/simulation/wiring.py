@@ -632,7 +632,8 @@ class Searching(Successor):
 
     async def close(self) -> None:
         await super().close()
-        require(not self._tasks._tasks, f"{self._agent.name} has closed its search, which goes on")
+        goes_on = any(not task.done() for task in self._tasks._tasks)
+        require(not goes_on, f"{self._agent.name} has closed its search, which goes on")
 
 
 ABSENT = object()  # of a name of `builtins`, which a module does not have itself
