@@ -39,6 +39,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
+from itertools import accumulate
 from pathlib import Path
 from queue import SimpleQueue
 from tempfile import TemporaryDirectory
@@ -53,6 +54,7 @@ from tests.simulation.mutation.reach import Reach, measure, sources
 
 SURVIVES = "survives"
 COSTS = "costs else"  # what no rule forbids, and the record of what schedules cost shows
+HAPPENS = "does else"  # what costs the same, and the record of what happens in them shows
 NOT_LOADED = "does not load"
 CRASHED = "the trial itself failed"
 MODULES = (
@@ -251,18 +253,19 @@ def play(mutation: Mutation | None, count: int, reach: Reach, untrue: Collection
     if mutation is not None:
         ran = aimed(reach, mutation.module, mutation.node, mutation.line)
         first = telling(reach, mutation.module, mutation.node, ran)
-    costs = ""
+    noticed: dict[str, str] = {}  # by what has
     for trial in trials(ran, WEIGHTS, TRIED, count, first):
         why, what = (None, None) if trial in untrue else _outcome(trial)
         if why is not None:
             return f"{trial.name}: {why}"
-        costs = costs or (f"{COSTS}: {trial.name}: {what}" if what is not None else "")
+        _note(noticed, trial, what)
     if mutation is None:
         return SURVIVES
-    if not costs:
-        costs = _costs_else(ran)
-    if costs:
-        return costs
+    if COSTS not in noticed and (why := _compare(ran, noticed)) is not None:
+        return why
+    for by in (COSTS, HAPPENS):
+        if by in noticed:
+            return noticed[by]
     own, among = reach.get(f"{mutation.module}:{mutation.line}", ()), TRIED * len(KINDS)  # others ran its function
     return (
         f"{SURVIVES} {count} seeds; {sum(seed < TRIED for _, seed in own)} of {among} run the line, {len(own)} in all"
@@ -283,8 +286,17 @@ def _outcome(trial: Trial) -> tuple[str | None, str | None]:
     return None, None if trial.dice else difference(trial.kind, trial.seed, run)
 
 
-def _costs_else(ran: Sequence[tuple[str, int]]) -> str:
-    """Of the recorded schedules that run an edit's line the first that costs something else now; "" if none does."""
+def _note(noticed: dict[str, str], trial: Trial, what: str | None) -> None:
+    """Keep the first recorded schedule that costs something else, and the first in which something else happens."""
+    from tests.simulation.recorded import SAME_COST
+
+    if what is not None:
+        by = HAPPENS if what == SAME_COST else COSTS
+        noticed.setdefault(by, f"{by}: {trial.name}: {what}")
+
+
+def _compare(ran: Sequence[tuple[str, int]], noticed: dict[str, str]) -> str | None:
+    """Play recorded schedules that run an edit's line until one costs something else; return how one breaks a rule."""
     from tests.simulation.recorded import recorded
 
     for kind, seed in [each for each in ran if each in recorded()][:COMPARED]:
@@ -292,9 +304,10 @@ def _costs_else(ran: Sequence[tuple[str, int]]) -> str:
         why, what = _outcome(trial)
         if why is not None:
             return f"{trial.name}: {why}"
-        if what is not None:
-            return f"{COSTS}: {trial.name}: {what}"
-    return ""
+        _note(noticed, trial, what)
+        if COSTS in noticed:
+            break
+    return None
 
 
 def serve() -> None:
@@ -428,7 +441,7 @@ def _key(place: str, source: str) -> tuple[str, str, str]:
 
 def _survivors(output: str) -> set[tuple[str, str, str]]:
     """What no rule has noticed, in what a campaign has printed; code may have moved since."""
-    lines = [line[VERDICT_WIDTH + 1 :] for line in output.splitlines() if line.startswith((SURVIVES, COSTS))]
+    lines = [line[VERDICT_WIDTH + 1 :] for line in output.splitlines() if line.startswith((SURVIVES, COSTS, HAPPENS))]
     return {_key(place, source) for place, _, source in (line.partition(": ") for line in lines)}
 
 
@@ -515,18 +528,20 @@ def main(words: Sequence[str] | None = None) -> int:
             servers.put(Server(checkout))
         results = pool.map(lambda each: _verdict_of(each, arguments.count, servers), drawn)
         for each, result in zip(drawn, results, strict=True):
-            verdicts[next((end for end in (SURVIVES, COSTS, NOT_LOADED) if result.startswith(end)), "caught")] += 1
+            verdicts[
+                next((end for end in (SURVIVES, COSTS, HAPPENS, NOT_LOADED) if result.startswith(end)), "caught")
+            ] += 1
             print(f"{result[:VERDICT_WIDTH]:{VERDICT_WIDTH}} {each.place}: {each.source}", flush=True)
         for _ in range(arguments.at_once):
             servers.get().close()
     counted = max(1, len(numbers) - verdicts[NOT_LOADED])
-    share, of_all = (100 * caught / counted for caught in (verdicts["caught"], verdicts["caught"] + verdicts[COSTS]))
+    shares = list(accumulate(100 * verdicts[by] / counted for by in ("caught", COSTS, HAPPENS)))
     print(
-        f"{verdicts['caught']} of {counted} mutations break a rule ({share:.1f} %), {verdicts[COSTS]} more change what "
-        f"schedules cost ({of_all:.1f} %); {verdicts[NOT_LOADED]} do not load; {len(everything)} there are; "
-        f"in {time.monotonic() - began:.0f} s"
+        f"{verdicts['caught']} of {counted} mutations break a rule ({shares[0]:.1f} %); {verdicts[COSTS]} more change "
+        f"what schedules cost ({shares[1]:.1f} %), and {verdicts[HAPPENS]} what happens in them ({shares[2]:.1f} %); "
+        f"{verdicts[NOT_LOADED]} do not load; {len(everything)} there are; in {time.monotonic() - began:.0f} s"
     )
-    return 1 if share < arguments.least else 0
+    return 1 if shares[-1] < arguments.least else 0
 
 
 if __name__ == "__main__":

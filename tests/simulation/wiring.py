@@ -598,6 +598,7 @@ class Searching(Successor):
         self._agent.run.untold.begins(self._agent)
 
     def _act(self, action: DiscoveryAction) -> None:
+        self._agent.run.trace(self._agent, action)
         self._agent.run.endings.searches(self._agent, self, action)
         if isinstance(action, Dial):
             self._agent.run.searches.dials(self._agent, self._discovery, action)

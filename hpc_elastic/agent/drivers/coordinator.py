@@ -402,7 +402,7 @@ class Coordinator:
     def _asked(self, request: Request) -> None:
         """Handles a request of a person: for stacks, which every agent takes, a save, a restart, a drain, or an end."""
         if request.kind == "stacks":
-            for node in {*self._connections, self._node}:
+            for node in dict.fromkeys((*self._connections, self._node)):
                 self._send(node, TakeStacks(request=request.id or ""))
         elif request.kind == "save":
             self._saves.asked(request)
