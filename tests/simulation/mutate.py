@@ -84,7 +84,6 @@ DRIVERS = (
 PLAYED = 400  # some six of each kind: with 60, a third of what survived was a matter of seeds
 AS_IT_IS = 33  # that the code as it is has to survive first; the tests play more
 TRIED = 8  # seeds of each kind, to see which lines they run
-COMPARED = 60  # recorded schedules that run an edit's line and are played besides, to see whether they cost the same
 TRIED_MORE = 32  # of each kind whose runs are short, for lines that few of these run
 UNTRUE = 8  # schedules that break a rule of the code as it is, and say nothing of an edit
 SEED_CPU_S = 20.0  # of the processor, not of the wall: a seed takes a tenth of a second
@@ -296,10 +295,10 @@ def _note(noticed: dict[str, str], trial: Trial, what: str | None) -> None:
 
 
 def _compare(ran: Sequence[tuple[str, int]], noticed: dict[str, str]) -> str | None:
-    """Play recorded schedules that run an edit's line until one costs something else; return how one breaks a rule."""
+    """Play what is recorded and runs an edit's line until something costs something else; return how it breaks a rule."""
     from tests.simulation.recorded import recorded
 
-    for kind, seed in [each for each in ran if each in recorded()][:COMPARED]:
+    for kind, seed in [each for each in ran if each in recorded()]:
         trial = Trial(kind, seed)
         why, what = _outcome(trial)
         if why is not None:

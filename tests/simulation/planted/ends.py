@@ -64,6 +64,14 @@ class _AwaitsTheDead(Head):
         return super()._lose(node, why, now, is_gone=is_gone, may_return=may_return or is_awaited)
 
 
+class _GoesOn(Head):
+    def superseded(self, reason: str) -> list[Action]:
+        before = self.phase
+        actions = super().superseded(reason)
+        self.phase = before
+        return actions
+
+
 # By what is wrong: the head, a kind of schedules in which it shows, and the words of the rule that it breaks.
 END_BUGS: dict[str, tuple[type[Head], str, str]] = {
     "a line ends in the middle": (_EndsInTheMiddle, "closings", "not whole"),
@@ -71,6 +79,7 @@ END_BUGS: dict[str, tuple[type[Head], str, str]] = {
     "a state is written after a success": (_WritesInVain, "foretold", "which nobody loads"),
     "an end of an older attempt begins the exit barrier": (_WaitsTooShort, "overdue", "for nothing"),
     "a node whose agent is dead is awaited": (_AwaitsTheDead, "foretold", "an attempt without"),
+    "a head that has given way hears on": (_GoesOn, "starts", "gives way, and is in phase"),
     "no spare is called back to its own role": (_CallsNobodyBack, "stand-ins", "ends the run for node_lost"),
 }
 

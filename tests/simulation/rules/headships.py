@@ -113,13 +113,16 @@ class Headships:
             is_sure = could and not self._run.witness.kinds & {"disk"} and not agent.troubled_until
             require(allocation in told or not is_sure, f"all of allocation {allocation} have left, and no line says so")
 
-    def steps_down(self, agent: Agent, head: object) -> None:
+    def steps_down(self, agent: Agent, head: Any) -> None:
         """A head gives way: to another one, to a result or to another start, and not to a claim that it made itself.
+
+        What it hears of afterwards is nothing to it.
 
         An agent of the start before, on the same node, is another one: its claim may have come late to the disk.
 
         It may not know of that: the file system has answered with an error, and it tries again.
         """
+        require(head.phase is HeadPhase.OVER, f"the head of {agent.name} gives way, and is in phase {head.phase.value}")
         run, claim = self._run, self._run.disk.latest_claim
         tried = self._claimed.get(head)
         is_own = (
