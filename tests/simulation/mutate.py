@@ -295,7 +295,7 @@ def _note(noticed: dict[str, str], trial: Trial, what: str | None) -> None:
 
 
 def _compare(ran: Sequence[tuple[str, int]], noticed: dict[str, str]) -> str | None:
-    """Play what is recorded and runs an edit's line until something costs something else; return how it breaks a rule."""
+    """Play recorded schedules that run an edit's line until one costs something else; return how one breaks a rule."""
     from tests.simulation.recorded import recorded
 
     for kind, seed in [each for each in ran if each in recorded()]:
