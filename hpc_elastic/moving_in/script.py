@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator, Mapping
+from itertools import pairwise
 from typing import Any
 
 from hpc_elastic.errors import JobError
@@ -69,6 +70,7 @@ _STARTS = re.compile(
 )
 _MOST_BYTES = 1 << 20
 _FIRST_LINE = re.compile(r"#![ \t]*(\S[^\n]*)")
+_TAKE_ANOTHER_WORD = ("-C", "--chdir", "-u", "--unset", "-a", "--argv0")  # options of env(1)
 _OF_NO_BASH = re.compile(r"t?csh|fish|python|ipython|xonsh|perl|ruby|Rscript|julia|lua|tclsh|node|pwsh|nu$|elvish")
 
 
@@ -85,6 +87,7 @@ def move_script(text: str, *, file: str) -> Moved:
     """
     if len(text) > _MOST_BYTES or "\0" in text:
         raise JobError([f"{file}: expected a batch script of at most 1 MiB of text"])
+    text = text.removeprefix("\ufeff")  # which editors of Windows put first
     if (language := _other_language(text)) is not None:
         tip = (
             "write the lines before the training in bash, which runs `setup` of a job file, and say `init --from` again"
@@ -130,7 +133,11 @@ def _other_language(text: str) -> str | None:
     line = _FIRST_LINE.match(text)
     named = line[1].split() if line is not None else []
     if named and os.path.basename(named[0]) == "env":
-        named = [word for word in named[1:] if not word.startswith("-") and "=" not in word]
+        named = [
+            word
+            for before, word in pairwise(named)
+            if not word.startswith("-") and "=" not in word and before not in _TAKE_ANOTHER_WORD
+        ]
     program = os.path.basename(named[0]) if named else ""
     return program if _OF_NO_BASH.match(program) else None
 

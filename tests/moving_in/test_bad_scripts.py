@@ -38,6 +38,11 @@ HEAD = "#!/bin/bash\n#SBATCH --time=10\n"
             "#!/usr/bin/env -S fish -N\r\ntorchrun a.py\n",
             "old.sbatch:1: expected a script of bash or sh, found one of fish",
         ),
+        (
+            "#!/usr/bin/env -C /opt -u LANG fish\ntorchrun a.py\n",
+            "old.sbatch:1: expected a script of bash or sh, found",
+        ),
+        ("\ufeff#!/usr/bin/perl\ntorchrun a.py\n", "old.sbatch:1: expected a script of bash or sh, found one of perl"),
         ("\0", "old.sbatch: expected a batch script of at most 1 MiB of text"),
         ("#" * ((1 << 20) + 1), "old.sbatch: expected a batch script of at most 1 MiB of text"),
     ],
@@ -53,6 +58,7 @@ def test_a_script_that_cannot_be_moved_in_is_refused(text: str, message: str) ->
     [
         "#!/bin/bash -l",
         "#!/usr/bin/env bash",
+        "#!/usr/bin/env -C /opt/python bash",
         "#! /bin/sh",
         "#!/bin/zsh",
         "#!/usr/bin/ksh93",
@@ -63,6 +69,11 @@ def test_a_script_that_cannot_be_moved_in_is_refused(text: str, message: str) ->
 def test_a_script_of_a_shell_like_bash_is_read(first_line: str) -> None:
     moved = move_script(f"{first_line}\ntorchrun a.py\n", file="old.sbatch")
     assert moved.document()["entrypoint"] == {"script": "a.py"}
+
+
+def test_a_byte_order_mark_hides_no_directive() -> None:
+    moved = move_script("\ufeff#!/bin/bash\n#SBATCH --nodes=2\ntorchrun a.py\n", file="old.sbatch")
+    assert moved.document()["nodes"] == 2
 
 
 @pytest.mark.parametrize(
