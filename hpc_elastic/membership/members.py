@@ -58,7 +58,8 @@ class Members:
         member = self.roster.get(join.node)
         if member is None:
             return actions
-        self._place(join.node)
+        if (place := self._places.get(join.node)) is not None:
+            self.roster.take_place(place.node, place.role, place.workers)
         self._has_gathered |= welcome.gathers
         self.job_end.joined(join)
         if is_late:
@@ -151,14 +152,8 @@ class Members:
     def world(self, world: World | None) -> None:
         self._world = world
         self._places = {} if world is None else {node.node: node for node in world.nodes}
-        for node in self._places:
-            self._place(node)
-
-    def _place(self, node: str) -> None:
-        """Have a member count for the role of its place, which it need not have heard of: it may have been a spare."""
-        place, member = self._places.get(node), self.roster.get(node)
-        if place is not None and member is not None:
-            member.role, member.workers = place.role, place.workers
+        for place in self._places.values():
+            self.roster.take_place(place.node, place.role, place.workers)
 
     def is_in_world(self, node: str) -> bool:
         """Return whether a node is in the latest world."""

@@ -126,7 +126,6 @@ class Roster:
         """Add a node that has joined."""
         entry = RosterEntry(join=join, lease=MemberLease(now), store_port=join.store_port)
         self._entries[join.node] = entry
-        self._healthy_by_role = None
         self.examined(entry, join.unhealthy)
         self._dead.discard(join.node)
         self._missing.pop(join.node, None)
@@ -154,6 +153,12 @@ class Roster:
         else:
             self._unhealthy[member.node] = unhealthy
             member.was_unhealthy = True
+
+    def take_place(self, node: str, role: str, workers: int) -> None:
+        """Have a member count for the role of its place, which it need not have heard of: it may have been a spare."""
+        if (member := self._entries.get(node)) is not None:
+            member.role, member.workers = role, workers
+            self._healthy_by_role = None
 
     @property
     def unhealthy(self) -> Mapping[str, str]:

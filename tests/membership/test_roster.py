@@ -30,6 +30,9 @@ def test_what_roles_lack_and_have_too_much_is_known_after_each_change(seed: int)
             problem = chance.choice([None, "a full disk"])
             roster.add(a_join(number, role=here[node], unhealthy=problem), 0.0)
             unhealthy.update({node} if problem else set())
+        elif chance.random() < 0.3:
+            here[node] = chance.choice(ROLES)
+            roster.take_place(node, here[node], workers=1)
         elif chance.random() < 0.5:
             roster.examined(member, None if node in unhealthy else "a full disk")
             unhealthy ^= {node}
