@@ -11,6 +11,7 @@ from tests.simulation.scenario import HEAD, SECOND, Fault, Scenario
 # An agent that is killed before it has left looks to the head as if it had left: its kernel closes the connection.
 WHATS = ("power_off", "power_off", "power_off", "pause", "partition")
 HOST_STAYS = 4  # of so many seeds one
+LAST_GOES = 8  # of so many seeds one
 LONG_LEASE_S = 10.0  # longer than a head waits for the last to leave
 
 
@@ -21,6 +22,8 @@ def draw_closings(seed: int) -> Scenario:
     role = replace(scenario.roles[0], work_s=off.at + dice.uniform(10.0, 30.0))
     ender = 1 if seed % 2 == 0 else 2  # of those that could end the job, see `Agent.can_end_job`
     node = dice.choice([ender, ender, ender, HEAD, SECOND])
+    if seed % LAST_GOES == 3:  # which ends no job; whoever does has left by the bound
+        node = scenario.nodes - 1
     what, lasts_s = dice.choice(WHATS), scenario.lease_s * dice.choice([1.3, 3.0, 6.0])
     lost = Fault(
         what=what,
@@ -35,7 +38,8 @@ def draw_closings(seed: int) -> Scenario:
         host = replace(lost, node=0, side=(0,), what=dice.choice(["power_off", "pause"]), lasts_s=lasts_s)
         if seed % (2 * HOST_STAYS):
             return replace(scenario, roles=(role,), delays_s=(0.2,), faults=(pause, ends, host))
-        lost = replace(host, node=dice.choice([0, 0, 2]), lasts_s=2 * LONG_LEASE_S)
+        before_it_hears = round(lost.at / 4, 3)
+        lost = replace(host, node=dice.choice([0, 0, 2]), at=before_it_hears, lasts_s=2 * LONG_LEASE_S)
         pause = replace(pause, lasts_s=2.2 * LONG_LEASE_S)
         ends = replace(ends, at=round(pause.at + 4 * LONG_LEASE_S, 3))
         role = replace(role, work_s=ends.at + 10.0)

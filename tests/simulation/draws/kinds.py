@@ -70,6 +70,7 @@ from tests.simulation.draws.unstarted import draw_unstarted
 from tests.simulation.draws.unsure import draw_unsure
 from tests.simulation.draws.untold import draw_untold
 from tests.simulation.draws.waits import draw_waits
+from tests.simulation.draws.wide import draw_wide
 from tests.simulation.draws.wrapped import draw_wrapped
 from tests.simulation.scenario import Scenario
 
@@ -144,6 +145,7 @@ KINDS: Mapping[str, Callable[[int], Scenario]] = {
     "machines": draw_machines,
     "large": draw_large,
     "flapping": draw_flapping,
+    "wide": draw_wide,
 }
 # How many seeds of each kind an edit is played with, against others: more where the rules foretell more of a run, and
 # fewer where one run takes long.
@@ -216,6 +218,7 @@ SCENARIOS: Mapping[str, str] = {
     "machines": "of machines that fail in odd ways",
     "large": "of large worlds that lose their head",
     "flapping": "in which a node is lost again and again",
+    "wide": "of more nodes than records name",
 }
 WEIGHTS: Mapping[str, float] = dict.fromkeys(KINDS, 1.0) | {
     "foretold": 5.0,
@@ -234,5 +237,6 @@ WEIGHTS: Mapping[str, float] = dict.fromkeys(KINDS, 1.0) | {
     "machines": 0.5,
     "large": 0.5,
     "flapping": 0.5,
+    "wide": 0.25,
 }
-LONG = frozenset({"machines", "large", "flapping"})  # whose runs take longest
+LONG = frozenset({"machines", "large", "flapping", "wide"})  # whose runs take longest

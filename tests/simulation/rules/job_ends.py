@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from tests.simulation.world import SimulatedRun
 
 MOST_ENDERS = 4  # agents that ask Slurm, one after the other
+CUTS = "partition", "one_way", "unreachable", "stall_link", "reset"  # faults after which a head may not hear who leaves
 SILENT_S = 0.5  # and more: how long a node is not heard of anyway
 
 
@@ -60,6 +61,11 @@ class JobEnds:
         is_beside_script_here = self._run.agents[0].name in self._told.get((head, agent.name), {})
         what = f"{agent.name} has the script looked for, and has told the agent beside it that the run is over"
         require(not (over.looks_for_script and is_beside_script_here), what)
+        have_left = {each.name for each, leave in self._left if leave.ends_job and not each.process.has_ever_frozen}
+        told = self._told.get((head, agent.name), {})
+        is_heard = not (agent.process.has_ever_frozen or any(f.what in CUTS for f in self._run.scenario.faults))
+        enders = [node for node, end in told.items() if end.ends_job and node in have_left and is_heard]
+        require(not (over.ends_job and enders), f"{agent.name} ends the job, too, beside {enders}")
         self._over[agent] = over
 
     def leaves(self, agent: Agent, leave: Leave) -> None:

@@ -11,13 +11,14 @@ from typing import TYPE_CHECKING
 
 from hpc_elastic.membership.actions import Action, SendToMember
 from hpc_elastic.membership.messages import Spares
-from hpc_elastic.membership.timing import MOST_SPARES
 from tests.simulation.rules.invariants import BrokenRuleError
 
 if TYPE_CHECKING:
     from hpc_elastic.membership.head import Head
     from hpc_elastic.membership.roster import RosterEntry
     from tests.simulation.agent import Agent
+
+MOST_SPARES = 64  # that others are told of, and that a record names
 
 
 class NamedSpares:

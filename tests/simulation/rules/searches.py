@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from hpc_elastic.errors import ExitCode
 from hpc_elastic.membership.discovery import DiscoveryPhase
-from hpc_elastic.membership.timing import GATHERS_AFTER_S, MOST_SPARES
+from hpc_elastic.membership.timing import GATHERS_AFTER_S
 from tests.simulation.rules.invariants import require
 
 if TYPE_CHECKING:
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.05, 0.5  # between two rounds; each is twice as long as the one before
 ANSWERS_WITHIN_S, LONGEST_ANSWER_S = 0.5, 4.0  # of who is asked; the time doubles after each four rounds
+MOST_SPARES = 64  # turns of members that they wait for at most
 ROUNDS_OF_DEAD = 4  # of which a member asks the agent of a dead head in one
 READS_EVERY_S = 1.0  # the run directory, after it has been read, or could not be
 READS_LATE_S = 0.1
