@@ -198,19 +198,17 @@ class Members:
             return ()
         newcomers = (self._newcomers & self.roster.names()) - self.roster.unhealthy.keys()
         self._newcomers = set()
-        return tuple(node for node in sorted(newcomers) if self._has_room_for(node, world))
+        members = (self.roster.get(node) for node in sorted(newcomers))
+        return tuple(each.node for each in members if each is not None and self._has_room_for(each.role, world))
 
     def called_back(self) -> Collection[str]:
         """Return the nodes whose own role lacks nodes, and that leave the place of another role for it."""
         return self.roster.called_back(self._settings.role_nodes, self._settings.role_max_nodes)
 
-    def _has_room_for(self, node: str, world: World) -> bool:
-        """Return whether a world could take a node in without exceeding the limit of the node's role."""
-        newcomer = self.roster.get(node)
-        if newcomer is None:
-            return False
-        limit = self._settings.role_max_nodes.get(newcomer.role, self._settings.max_nodes)
-        return sum(each.role == newcomer.role for each in world.nodes) < limit
+    def _has_room_for(self, role: str, world: World) -> bool:
+        """Return whether a world could take in a node of a role without exceeding the limit of that role."""
+        limit = self._settings.role_max_nodes.get(role, self._settings.max_nodes)
+        return sum(each.role == role for each in world.nodes) < limit
 
     def fence(self) -> list[Action]:
         """Tell the members that still have workers to kill them: the lost members may start workers elsewhere soon.

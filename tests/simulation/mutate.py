@@ -114,6 +114,7 @@ EQUIVALENT: dict[str, str] = {
             "just told that it got a TERM, does so at once"
         ),
         "membership.roster: left out: self._unhealthy.clear()": CLOSED,
+        "membership.gathering: left out: self.begin(now)": "the head that makes it begins its first round itself",
         "agent.records.journal: and for or: request.kind in ASKED and request.id": (
             "what else has an id is a stop: one at once is read beside it, and those of an earlier head are passed over"
         ),
