@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from submitit.core.utils import JobPaths
 
 from hpc_elastic.codec import to_json
 from hpc_elastic.errors import SchedulerError
+from hpc_elastic.integrations.submitit.job import HpcElasticJob
+from hpc_elastic.integrations.submitit.paths import run_link
 from hpc_elastic.integrations.submitit.watcher import SAME_ANSWER_S, RunWatcher, SharedQuestions
 from hpc_elastic.rundir.layout import RunLayout
+from hpc_elastic.rundir.states import RunState
 from hpc_elastic.rundir.store import write_json
 from hpc_elastic.scheduler.protocol import JobState, JobStatus
 from tests.agent.records.runs import a_result
@@ -103,3 +108,18 @@ def test_a_job_with_the_number_of_an_earlier_one_is_not_taken_for_it(tmp_path: P
     assert watcher.is_done("7")
     watcher.register_run("7", later, Asked())
     assert not watcher.is_done("7")
+
+
+def test_jobs_of_two_folders_with_one_id_are_two_jobs(tmp_path: Path) -> None:
+    folders = [tmp_path / name for name in ("has succeeded", "has failed", "is empty")]
+    for folder, is_good in zip(folders, (True, False), strict=False):
+        run = folder / "run"
+        run.mkdir(parents=True)
+        write_json(
+            str(run / "result.json"), to_json(a_result() if is_good else replace(a_result(1), state=RunState.FAILED))
+        )
+        run_link(JobPaths(folder, "17")).symlink_to(run)
+    folders[2].mkdir()
+    jobs: list[HpcElasticJob[Any]] = [HpcElasticJob(folder, "17") for folder in folders]
+    assert [job.state for job in jobs] == ["COMPLETED", "FAILED", "UNKNOWN"]
+    assert [job.get_info().get("runDir") for job in jobs] == [str(folders[0] / "run"), str(folders[1] / "run"), None]

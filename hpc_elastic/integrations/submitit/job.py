@@ -100,6 +100,19 @@ class HpcElasticJob(core.Job[R]):
         if run_link(self._paths).exists():
             self.watcher.register_run(self.job_id, self.layout)
 
+    @property
+    def state(self) -> str:
+        """Return the run's state in Slurm's words, UNKNOWN if there is no such job in the folder."""
+        return self.get_info("standard").get("jobState", "UNKNOWN")
+
+    def get_info(self, mode: str = "force") -> dict[str, str]:
+        """Return what is known of this job, nothing if it is not in the folder.
+
+        A job of another folder may have the same id, on another cluster or of another time, and have been asked about.
+        """
+        self._register_in_watcher()
+        return self.watcher.get_info(self.job_id, mode=mode) if run_link(self._paths).exists() else {}
+
     def _look(self) -> Snapshot:
         self.watcher.register_run(self.job_id, self.layout)
         return self.watcher.look(self.job_id)
