@@ -24,7 +24,7 @@ COPY_SEEN = {
 SEEN = {
     "a state is given to other ranks than its own": 44,
     "a state that is the same on all ranks of a role is given to another role": 257,
-    "a state with which the same failure came again is trusted": 49,
+    "a state with which the same failure came again is trusted": 26,
 }
 
 
@@ -110,4 +110,4 @@ def shows_copied(seed: int, bug: str) -> bool:
     "bug", [*[*STATE_BUGS][:3], *variants(*[*STATE_BUGS][3:], of="test_a_planted_bug_of_states_is_found")]
 )
 def test_a_planted_bug_of_states_is_found(bug: str) -> None:
-    assert any(shows(seed, bug) for seed in (SEEN.get(bug, 9), *SEEDS)), f"no seed of {len(SEEDS)} shows that {bug}"
+    assert any(shows(seed, bug) for seed in (SEEN.get(bug, 6), *SEEDS)), f"no seed of {len(SEEDS)} shows that {bug}"
