@@ -50,6 +50,9 @@ def main(arguments: list[str]) -> int:
     register_package(directory)
     if not arguments or not arguments[0].startswith(PACKAGE + "."):
         sys.exit(f"usage: {sys.executable} {__file__} {PACKAGE}.MODULE [ARGUMENT ...]")
+    if arguments[0].startswith(PACKAGE + ".agent."):
+        # Theirs is a file of the run directory, whose disk may be full; a worker hears of that from its own writes.
+        importlib.import_module(PACKAGE + ".lossy_stderr").make_stderr_lossy()
     exit_code: int = importlib.import_module(arguments[0]).main(arguments[1:])
     return exit_code
 

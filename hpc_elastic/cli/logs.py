@@ -14,7 +14,7 @@ from hpc_elastic.cli.logs_merge import Choice, parse_choice, print_merged
 from hpc_elastic.cli.look import note
 from hpc_elastic.errors import UsageError
 from hpc_elastic.rank_set import parse_ranks
-from hpc_elastic.rundir.full_disk import describe_lack
+from hpc_elastic.rundir.full_disk import describe_lack, describe_refusal
 
 
 def make_parser() -> VerbParser:
@@ -67,7 +67,8 @@ def main(argv: Sequence[str]) -> int:
         for source, target in choose_filtered(layout, arguments):
             copy_file(source, target)
         return 0
-    if not arguments.follow and (lack := describe_lack(layout.root)) and not os.path.exists(layout.result):
+    may_lack = not (arguments.follow or os.path.exists(layout.result))
+    if may_lack and (lack := describe_lack(layout.root) or describe_refusal(layout.root)):
         note(f"{lack}; what was written since is not in the logs")
     if choice is not None and not arguments.follow:
         return print_merged(layout, choice)

@@ -10,8 +10,10 @@ import os
 import select
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from typing import Any
+
+from hpc_elastic.lossy_stderr import make_stderr_lossy
 
 _OUTPUT_ERRORS = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF})
 
@@ -29,32 +31,20 @@ def replace_closed_streams() -> None:
             os.open(os.devnull, os.O_WRONLY if number == 2 else os.O_RDONLY)  # the lowest that is free: this one
     if sys.stdout is None:
         sys.stdout = os.fdopen(1, "w", encoding="utf-8", closefd=False)
+    if sys.stderr is None:
+        sys.stderr = os.fdopen(2, "w", encoding="utf-8", closefd=False)
 
 
 def make_streams_tolerant() -> None:
     """Make writes to standard error never fail, and escape characters that the encoding of standard output lacks.
 
-    A message that cannot be written must not keep anything from being done or recorded. Characters are escaped
-    as in JSON, so that `--json` stays JSON.
+    Characters are escaped as in JSON, so that `--json` stays JSON.
     """
-    encoding = "utf-8" if sys.stderr is None else sys.stderr.encoding
-    raw = io.BufferedWriter(_LossyFile(2, "w", closefd=False))
-    sys.stderr = io.TextIOWrapper(raw, encoding=encoding, errors="backslashreplace", line_buffering=True)
+    make_stderr_lossy()
     if isinstance(sys.stdout, io.TextIOWrapper):
         keeps_bytes = sys.stdout.errors == "surrogateescape"  # a path that is no text goes out as it is then
         codecs.register_error("hpc_elastic", _escape_and_keep_bytes if keeps_bytes else _escape)
         sys.stdout.reconfigure(errors="hpc_elastic")
-
-
-class _LossyFile(io.FileIO):
-    """A file to which every write succeeds."""
-
-    def write(self, content: Any, /) -> int:
-        """Write as much as can be written, and report success."""
-        written: int | None = None
-        with suppress(OSError):
-            written = super().write(content)  # None where the reader of a pipe that does not block is too slow
-        return memoryview(content).nbytes if written is None else written
 
 
 class _RunsOutput(io.FileIO):

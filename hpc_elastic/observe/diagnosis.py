@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 SETTLE_S = 60.0  # NFS may hide a new name for 30 s and more, and an agent's last write takes its time
 _KILLED = (":9", ":15")  # the ends of a job's exit code if a signal has ended its script
+_UNUSABLE = f"{int(ExitCode.RUN_DIRECTORY)}:0"  # with which agents leave that cannot write, nor say why on a full disk
 _NO_OUTPUT = ":53"  # the same, where slurmd could not open the script's output: it has not run
 NAMED_BY_BASH_ENV = "which BASH_ENV names and bash runs before each script"
 JOB_CANCELLED = "the job was cancelled"  # begins the cause where the scheduler itself says so
@@ -67,6 +68,7 @@ def missing_result(
     is_scancelled: bool = False,
     failed_nodes: Sequence[str] = (),
     has_begun: bool = True,
+    refusal: str = "",
 ) -> MissingResult | None:
     """Decide the result of a run whose job is over and that has none; None if the run is not in that state.
 
@@ -79,6 +81,7 @@ def missing_result(
         is_scancelled: whether the batch script's output tells of a `scancel`.
         failed_nodes: those that Slurm has taken from the job, by the batch script's output.
         has_begun: whether the batch script has written its first line.
+        refusal: that nothing can be written to the run directory for want of space or of quota.
     """
     if facts.result is not None or job is None or not job.state.is_terminal:
         return None
@@ -107,7 +110,7 @@ def missing_result(
         return _lost_host(host)
     if state == "FAILED" and (job.exit_code or "").endswith(_NO_OUTPUT):
         return _not_begun(is_certain=never_started)
-    return _ended(job, script_word, never_started)
+    return _ended(job, script_word, never_started, refusal)
 
 
 def _cancelled(facts: Facts, never_started: bool, *, is_by_script: bool = False) -> MissingResult:
@@ -249,22 +252,25 @@ def _past_deadline(never_started: bool) -> MissingResult:
     )
 
 
-def _ended(job: JobStatus, script_word: str, never_started: bool) -> MissingResult:
+def _ended(job: JobStatus, script_word: str, never_started: bool, refusal: str) -> MissingResult:
+    unusable = ": its agents could not use the run directory" if job.exit_code == _UNUSABLE else ""
     ends = {
         "TIMEOUT": (RunState.FAILED, "time_limit", "the time limit ended the job"),
         "DEADLINE": (RunState.FAILED, "deadline", "the job's deadline ended it"),
         "PREEMPTED": (RunState.FAILED, "preempted", "the job was preempted and not requeued"),
         "NODE_FAIL": (RunState.FAILED, "node_lost", "a node failed and the scheduler ended the job"),
         "OUT_OF_MEMORY": (RunState.FAILED, "out_of_memory", "the job was killed because it went over its memory"),
-        "FAILED": (RunState.FAILED, "no_result", f"the job failed{_with_exit_code(job)}"),
+        "FAILED": (RunState.FAILED, "no_result", f"the job failed{_with_exit_code(job)}{unusable}"),
     }
     unknown = (RunState.UNKNOWN, "no_result", _unknown_cause(job))
     state, reason, cause = ends.get(job.native_state) or ends.get(job.state.value) or unknown
+    if refusal and reason == "no_result" and not (job.exit_code or "").endswith(_KILLED):
+        return _gave_up(f"{refusal}, and no agent wrote a result")
     last_words = f"; the script's last line: {script_word}" if script_word else ""
     return MissingResult(
         state=state,
         reason=reason,
-        exit_code=ExitCode.NODE_LOST,
+        exit_code=ExitCode.RUN_DIRECTORY if job.exit_code == _UNUSABLE else ExitCode.NODE_LOST,
         cause=f"{cause}, and no agent wrote a result{last_words}",
         is_certain=never_started and job.state.value != "GONE",
     )

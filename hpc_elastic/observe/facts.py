@@ -23,13 +23,15 @@ from hpc_elastic.observe.roster import read_roster
 from hpc_elastic.rundir import store
 from hpc_elastic.rundir.allocation_ends import describe_end, describe_reason
 from hpc_elastic.rundir.complaint import last_lines, read_complaint
-from hpc_elastic.rundir.full_disk import describe_lack
+from hpc_elastic.rundir.full_disk import describe_lack, describe_refusal
 from hpc_elastic.rundir.layout import RunLayout
 from hpc_elastic.rundir.record_file import ALLOCATION, ATTEMPT, PLAN, RESULT, SUBMISSION, Shape, read_record
 from hpc_elastic.rundir.states import FORGETS_AFTER
 
 _ROSTER_BYTES = 64 * 1024
 SILENT_S = 10.0  # in which srun starts agents where nothing keeps it from that
+_SAMPLES_WITHIN_S = 30.0
+_TRIES_EVERY_S = 10.0
 _RESULT_TIP = "move it away: the status then comes from the other records and the scheduler, which is asked again"
 _RECORD_TIP = "restore it; to end the job without it: `squeue --me` and `scancel`, or `kill` for a run on this machine"
 
@@ -115,6 +117,7 @@ class FactReader:
         self._complete: dict[int, AttemptFacts] = {}
         self._notes = NodeNotes(layout)
         self._unreadable: list[str] = []
+        self._refusal, self._tried_at = "", float("-inf")
 
     def read(self) -> Facts:
         """Read the current facts.
@@ -160,8 +163,21 @@ class FactReader:
             step_wait=self._step_wait(script_output, submission) if script_output and not has_agents else "",
             unreadable=tuple(self._unreadable),
             chained=chained,
-            disk_lack=describe_lack(layout.root) if result is None else "",
+            disk_lack=self._lack(own[-1].head if own else "") if result is None else "",
         )
+
+    def _lack(self, head: str) -> str:
+        """Return why nothing more can be written: by what statvfs says, or where the head has been silent by a trial.
+
+        A quota shows only at a write. An agent writes a sample every 10 s, so that a run which goes on has no trials.
+        """
+        lack = describe_lack(self.layout.root)
+        if lack or not head or time.time() - _modified(self.layout.samples(head)) < _SAMPLES_WITHIN_S:
+            return lack
+        if time.monotonic() - self._tried_at >= _TRIES_EVERY_S:
+            self._tried_at = time.monotonic()
+            self._refusal = describe_refusal(self.layout.root)
+        return self._refusal
 
     def _latest_start(self, allocations: Sequence[int]) -> Mapping[int, str]:
         """Return, by allocation, the nodes that claimed the scheduler's latest start: several if the first was slow."""

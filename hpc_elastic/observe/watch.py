@@ -27,7 +27,7 @@ from hpc_elastic.observe.snapshot import (
     make_snapshot,
     unknown_here,
 )
-from hpc_elastic.rundir.full_disk import refuses_to_write, tells_of_no_space
+from hpc_elastic.rundir.full_disk import tells_of_no_space, why_refused
 from hpc_elastic.rundir.layout import RunLayout
 
 if TYPE_CHECKING:
@@ -200,6 +200,8 @@ class RunWatch:
         if fresh.result is not None or fresh.allocations != facts.allocations:
             return True
         script_word = last_line(fresh.script_output) if fresh.script_output else ""
+        words = why_refused(self.layout.root)
+        refusal = words and f"cannot write {self.layout.root}: {words}"
         missing = diagnosis.missing_result(
             fresh,
             self.job,
@@ -209,11 +211,14 @@ class RunWatch:
             is_scancelled=settle.is_scancelled(fresh.script_output) if fresh.script_output else False,
             failed_nodes=settle.read_failed_nodes(fresh.script_output) if fresh.script_output else (),
             has_begun=not fresh.script_output or settle.has_begun(self.layout.script, fresh.script_output),
+            refusal=refusal,
         )
         if missing is None:
             return False
         waited = max(self._clock() - self._over_since, now - latest_change(self.layout))
-        if not (missing.is_certain or waited >= self._settle_s or self._is_without_space(fresh, missing)):
+        # No agent could have written the result, for which there is nothing to wait then.
+        is_without_space = bool(refusal or fresh.disk_lack) or tells_of_no_space(missing.cause)
+        if not (missing.is_certain or waited >= self._settle_s or is_without_space):
             return False
         try:
             settle.settle(self.layout, fresh, missing)
@@ -221,11 +226,6 @@ class RunWatch:
             self.unwritten = settle.unwritten_result(self.layout, fresh, missing)
             self._why_unwritten = settle.unwritten_note(error)
         return True
-
-    def _is_without_space(self, facts: Facts, missing: diagnosis.MissingResult) -> bool:
-        """Return whether no agent could have written the result, for which there is nothing to wait then."""
-        is_told = bool(facts.disk_lack) or tells_of_no_space(missing.cause)
-        return is_told or refuses_to_write(self.layout.root)
 
 
 def watch(

@@ -16,7 +16,7 @@ _NO_INODE = "no inode is left"
 def is_full(path: str) -> bool:
     """Return whether the file system of a directory has no block or no inode left; a quota is not seen here.
 
-    See `refuses_to_write`.
+    See `why_refused`.
     """
     return bool(describe_lack(path))
 
@@ -64,8 +64,18 @@ def _ask(path: str) -> os.statvfs_result | None:
     return None if found.f_flag & os.ST_RDONLY else found
 
 
-def refuses_to_write(folder: str) -> bool:
-    """Return whether a small file cannot be written here for want of space, or of what is left of a quota.
+def describe_refusal(folder: str) -> str:
+    """Return that a directory takes no small file, though statvfs may see room for it, and what to do; else empty."""
+    words = why_refused(folder)
+    if not words:
+        return ""
+    if words == os.strerror(errno.EDQUOT):
+        return f"your quota is used up on the file system of {folder}: free some space"
+    return f"no space is left on the file system of {folder}: free some"
+
+
+def why_refused(folder: str) -> str:
+    """Return the system's words if a small file cannot be written here for want of space or of quota; else empty.
 
     A quota shows at a write, and over NFS when the file is closed. That this user may not write here is no such reason.
     """
@@ -80,8 +90,8 @@ def refuses_to_write(folder: str) -> bool:
             finally:
                 os.unlink(path)
     except OSError as error:
-        return error.errno in _NO_SPACE
-    return False
+        return os.strerror(error.errno) if error.errno in _NO_SPACE else ""
+    return ""
 
 
 def is_for_want_of_space(error: RunDirectoryError) -> bool:

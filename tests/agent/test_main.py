@@ -43,6 +43,26 @@ def test_rejects_a_secret_that_could_be_guessed(
 
 
 @pytest.mark.long
+@pytest.mark.parametrize(
+    ("module", "more"),
+    [("agent.main", []), ("agent.conclude", ["0", "0"]), ("agent.stage", [])],
+    ids=lambda value: str(value),
+)
+def test_a_full_standard_error_does_not_change_the_exit_code(tmp_path: Path, module: str, more: list[str]) -> None:
+    """It is a file of the run directory, whose disk or quota is what most of these lines are about."""
+    layout, package = RunLayout(str(tmp_path)), Path(hpc_elastic.__file__).parent
+    if module == "agent.main":
+        Path(layout.plan).write_text(dump_plan(make_run_plan(tmp_path)))
+        Path(layout.secret).write_bytes(b"short")
+    command = [sys.executable, str(package / "launch.py"), f"hpc_elastic.{module}", str(tmp_path), *more]
+    with open("/dev/full", "wb") as full:
+        full_code = subprocess.run(command, stderr=full, check=False).returncode
+    told = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert told.stderr != ""
+    assert full_code == told.returncode == ExitCode.RUN_DIRECTORY
+
+
+@pytest.mark.long
 def test_collections_of_garbage_do_not_look_at_what_imports_have_made() -> None:
     """Else a full one is put off until a quarter as many objects are there again, and costs milliseconds."""
     code = (

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
 import shutil
@@ -27,7 +28,7 @@ from hpc_elastic.rundir.node_log import format_head, format_time
 from hpc_elastic.rundir.records import LogMark
 from tests.cli.conftest import FakeSlurm
 from tests.nfs_client import NfsClient
-from tests.observe.builders import RunBuilder
+from tests.observe.builders import RunBuilder, refuse_writes
 from tests.rundir.test_full_disk import full_disk
 
 Capture = pytest.CaptureFixture[str]
@@ -59,6 +60,21 @@ def test_a_role_that_ran_on_has_its_output_in_an_older_attempt(
     assert capfd.readouterr().out == "read\n"
     assert logs(run, "--follow") == 0
     assert capfd.readouterr().out == "second\n"
+
+
+def test_logs_that_end_for_want_of_quota_say_so(
+    run: RunBuilder, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said = f"hpc-elastic: your quota is used up on the file system of {run.layout.root}: free some space; what was"
+    with monkeypatch.context() as patch:
+        refuse_writes(patch, run.layout.root, errno.EDQUOT)
+        assert logs(run) == 0
+    shown = capfd.readouterr()
+    assert (shown.out, said in shown.err) == ("second\n", True)
+    run.end()
+    refuse_writes(monkeypatch, run.layout.root, errno.EDQUOT)
+    assert logs(run) == 0
+    assert said not in capfd.readouterr().err
 
 
 def test_an_attempt_that_could_not_be_opened_for_want_of_space_hides_no_logs(

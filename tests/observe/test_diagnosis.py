@@ -86,6 +86,50 @@ def test_no_result_is_missing_if_the_scheduler_did_not_answer(run: RunBuilder) -
     assert missing_result(facts(run), None) is None
 
 
+def test_the_exit_code_of_agents_that_could_not_write_is_the_runs_where_none_of_them_could_say_why(
+    run: RunBuilder,
+) -> None:
+    run.allocate().open_attempt(1)
+    ending = missing_result(facts(run), job(JobState.FAILED, exit_code="5:0"))
+    assert ending is not None
+    assert (ending.state, ending.exit_code) == (RunState.FAILED, ExitCode.RUN_DIRECTORY)
+    assert ending.cause == (
+        "the job failed with exit code 5: its agents could not use the run directory, and no agent wrote a result"
+    )
+
+
+@pytest.mark.parametrize(
+    ("state", "word", "cause"),
+    [
+        (JobState.FAILED, "FAILED", "cannot write /runs/1: Disk quota exceeded, and no agent wrote a result"),
+        (JobState.GONE, "ended", "cannot write /runs/1: Disk quota exceeded, and no agent wrote a result"),
+        (
+            JobState.FAILED,
+            "OUT_OF_MEMORY",
+            "the job was killed because it went over its memory, and no agent wrote a result",
+        ),
+        (JobState.TIMEOUT, "TIMEOUT", "the time limit ended the job, and no agent wrote a result"),
+    ],
+)
+def test_a_run_directory_that_refuses_writes_is_the_cause_unless_the_scheduler_knows_a_better_one(
+    run: RunBuilder, state: JobState, word: str, cause: str
+) -> None:
+    run.allocate().open_attempt(1)
+    status = replace(job(state), native_state=word)
+    ending = missing_result(facts(run), status, refusal="cannot write /runs/1: Disk quota exceeded")
+    assert ending is not None
+    assert ending.cause == cause
+
+
+def test_a_node_that_was_set_down_is_the_cause_whatever_the_run_directory_refuses(run: RunBuilder) -> None:
+    run.allocate().open_attempt(1)
+    killed = job(JobState.FAILED, exit_code="0:15")
+    for refusal in ("", "cannot write /runs/1: Disk quota exceeded"):
+        ending = missing_result(facts(run), killed, failed_nodes=["node1"], refusal=refusal)
+        assert ending is not None
+        assert ending.reason == "node_lost"
+
+
 def test_job_cancelled_while_pending_is_certain(run: RunBuilder) -> None:
     ending = missing_result(facts(run), job(JobState.CANCELLED))
     assert ending is not None

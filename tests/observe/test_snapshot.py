@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import time
@@ -24,7 +25,7 @@ from hpc_elastic.rundir.complaint import complaint
 from hpc_elastic.rundir.layout import RunLayout
 from hpc_elastic.rundir.states import RunState
 from hpc_elastic.scheduler.protocol import JobState, JobStatus
-from tests.observe.builders import TIME, RunBuilder, make_failure
+from tests.observe.builders import TIME, RunBuilder, make_failure, refuse_writes
 from tests.observe.failed_runs import BEGAN_S, CAUSE, KINDS
 from tests.rundir.test_full_disk import full_disk
 
@@ -149,6 +150,26 @@ def test_the_folder_of_an_attempt_that_could_not_be_opened_is_no_attempt(tmp_pat
     Path(run.layout.world(2)).write_bytes(Path(run.layout.world(1)).read_bytes())
     snapshot = take_snapshot(run.layout, TellingScheduler(JobState.RUNNING))
     assert (snapshot.attempts, snapshot.workers, snapshot.between) == (1, 4, "rank 1 on node1 failed")
+
+
+@pytest.mark.parametrize("silent_s", [0, 60])
+def test_status_says_that_a_quota_is_used_up_where_the_head_writes_no_samples(
+    silent_s: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = RunBuilder(tmp_path / "run").submit().allocate().open_attempt(1)
+    samples = Path(run.layout.samples("node1"))
+    samples.parent.mkdir(exist_ok=True)
+    samples.touch()
+    os.utime(samples, (time.time() - silent_s, time.time() - silent_s))
+    reader, before = FactReader(run.layout), sorted(tmp_path.rglob("*"))
+    said = f"your quota is used up on the file system of {run.layout.root}: free some space"
+    with monkeypatch.context() as patch:
+        refuse_writes(patch, run.layout.root, errno.EDQUOT)
+        assert [reader.read().disk_lack, reader.read().disk_lack] == [said if silent_s else ""] * 2
+        note = take_snapshot(run.layout, TellingScheduler(JobState.RUNNING)).note
+        assert note == (f"{said}, or what the run writes is lost" if silent_s else None)
+    assert take_snapshot(run.layout, TellingScheduler(JobState.RUNNING)).note is None
+    assert sorted(tmp_path.rglob("*")) == before
 
 
 def test_status_says_that_no_space_is_left_until_there_is_a_result(

@@ -153,6 +153,18 @@ def test_silent_agents_get_no_time_to_write_where_nothing_can_be_written_for_wan
     assert snapshot.state is (RunState.FAILED if is_over else RunState.RUNNING)
 
 
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT])
+def test_a_run_directory_that_refuses_writes_is_the_cause_where_the_agents_could_not_even_say_so(
+    number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = RunBuilder(tmp_path / "run").submit().allocate().open_attempt(1)
+    Path(run.layout.script_output("42")).write_text("hpc_elastic: run directory\n")
+    refuse_writes(monkeypatch, run.layout.root, number)
+    snapshot = RunWatch(run.layout, TellingScheduler(JobState.FAILED)).look()
+    assert (snapshot.state, snapshot.exit_code, snapshot.reason) == (RunState.FAILED, 5, "agent_failed")
+    assert snapshot.cause == f"cannot write {run.layout.root}: {os.strerror(number)}, and no agent wrote a result"
+
+
 def test_silent_agents_get_no_time_to_write_on_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = RunBuilder(tmp_path / "run").submit().allocate().open_attempt(1)
     full_disk(monkeypatch, run.layout.root)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from hpc_elastic.errors import FileSystemError
-from hpc_elastic.rundir.full_disk import describe_lack, is_full, refuses_to_write
+from hpc_elastic.rundir.full_disk import describe_lack, describe_refusal, is_full, why_refused
 from hpc_elastic.rundir.store import file_system_errors
 from tests.observe.builders import refuse_writes
 
@@ -96,6 +96,21 @@ def test_a_folder_that_is_not_there_is_not_full(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("number", "expected"),
+    [
+        (errno.ENOSPC, "no space is left on the file system of {}: free some"),
+        (errno.EDQUOT, "your quota is used up on the file system of {}: free some space"),
+        (errno.EACCES, ""),
+    ],
+)
+def test_what_refuses_a_small_file_is_named_as_a_full_file_system_is(
+    number: int, expected: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    refuse_writes(monkeypatch, str(tmp_path), number)
+    assert describe_refusal(str(tmp_path)) == expected.format(tmp_path)
+
+
+@pytest.mark.parametrize(
     ("number", "is_refused"), [(errno.ENOSPC, True), (errno.EDQUOT, True), (errno.EROFS, False), (errno.EIO, False)]
 )
 def test_a_folder_where_no_small_file_can_be_written_for_want_of_space_refuses_to_write(
@@ -103,7 +118,7 @@ def test_a_folder_where_no_small_file_can_be_written_for_want_of_space_refuses_t
 ) -> None:
     with monkeypatch.context() as patch:
         refuse_writes(patch, str(tmp_path), number)
-        assert refuses_to_write(str(tmp_path)) is is_refused
-    assert not refuses_to_write(str(tmp_path))
-    assert not refuses_to_write(str(tmp_path / "gone"))
+        assert why_refused(str(tmp_path)) == (os.strerror(number) if is_refused else "")
+    assert not why_refused(str(tmp_path))
+    assert not why_refused(str(tmp_path / "gone"))
     assert list(tmp_path.iterdir()) == []

@@ -14,13 +14,14 @@ import os
 import re
 import signal
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, ClassVar
 
 from hpc_elastic.errors import SchedulerError
 from hpc_elastic.job_ids import LOCAL_PREFIX, split_task_id
 from hpc_elastic.processes import Process, find_process, living_processes, send_signal, with_descendants
 from hpc_elastic.rundir.layout import RunLayout
+from hpc_elastic.rundir.store import FILE_MODE, file_system_errors
 from hpc_elastic.scheduler.environment import scrub_environment
 from hpc_elastic.scheduler.local.tasks import WaitingTasks, carries
 from hpc_elastic.scheduler.protocol import JobState, JobStatus
@@ -61,23 +62,36 @@ class LocalScheduler:
 
         Raises:
             SchedulerError: it cannot be started.
+            FileSystemError: its output cannot be made in the run directory.
         """
         layout = RunLayout(os.path.dirname(script))
         temporary = os.path.join(layout.root, f".local.{os.urandom(6).hex()}.tmp")
+        with file_system_errors(layout.root):
+            output = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_APPEND, FILE_MODE)
         try:
-            pid, go = _spawn(script, temporary)
-        except OSError as error:
-            with contextlib.suppress(OSError):  # the file is opened before bash is searched for
+            job_id = self._start(script, output, lambda job_id: _rename(temporary, layout.script_output(job_id)))
+        except BaseException:
+            with contextlib.suppress(OSError):
                 os.unlink(temporary)
+            raise
+        finally:
+            os.close(output)
+        self._collect()
+        return job_id
+
+    def _start(self, script: str, output: int, name_output: Callable[[str], None]) -> str:
+        """Start the script once its output has got the name that its job id says; return the id."""
+        try:
+            pid, go = _spawn(script, output)
+        except OSError as error:
             raise SchedulerError(f"cannot start bash {script}: {error.strerror or error}") from error
         try:
             job_id = _job_id(pid)
-            os.rename(temporary, layout.script_output(job_id))
+            self._children[pid] = (self, job_id)
+            name_output(job_id)
             os.write(go, b"\n")
         finally:
-            os.close(go)
-        self._collect()
-        self._children[pid] = (self, job_id)
+            os.close(go)  # without its line the launcher ends
         return job_id
 
     def query(self, job_ids: Sequence[str]) -> Mapping[str, JobStatus]:
@@ -179,18 +193,22 @@ def make_scheduler(*, run_dir: str | None, timeout_s: float) -> LocalScheduler: 
     return LocalScheduler(run_dir=run_dir)
 
 
-def _spawn(script: str, output: str) -> tuple[int, int]:
+def _rename(temporary: str, path: str) -> None:
+    with file_system_errors(path):
+        os.rename(temporary, path)
+
+
+def _spawn(script: str, output: int) -> tuple[int, int]:
     """Start the launcher; return its process id and the descriptor through which it waits for a line."""
     read_end, write_end = os.pipe()
     try:
-        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
         pid = os.posix_spawnp(
             "bash",
             ["bash", "-p", "-c", _LAUNCHER, script, os.path.dirname(script)],
             scrub_environment(os.environ),
             file_actions=[
                 (os.POSIX_SPAWN_DUP2, read_end, 0),
-                (os.POSIX_SPAWN_OPEN, 1, output, flags, 0o600),
+                (os.POSIX_SPAWN_DUP2, output, 1),
                 (os.POSIX_SPAWN_DUP2, 1, 2),
             ],
             setsid=True,

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import subprocess
@@ -9,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from hpc_elastic.errors import SchedulerError
+from hpc_elastic.errors import FileSystemError, SchedulerError
 from hpc_elastic.processes import find_process, has_variable, living_processes, send_signal
 from hpc_elastic.rundir.layout import RunLayout
 from hpc_elastic.scheduler.local.scheduler import LocalScheduler
@@ -193,8 +194,17 @@ def test_cancel_is_fine_if_the_job_is_over(submit: Submit, scheduler: LocalSched
 
 
 def test_submit_rejects_a_script_in_no_directory(scheduler: LocalScheduler, tmp_path: Path) -> None:
-    with pytest.raises(SchedulerError, match=r"cannot start bash .*No such file or directory"):
+    with pytest.raises(FileSystemError, match=r"cannot write .*/nowhere: No such file or directory"):
         scheduler.submit(make_run_plan(tmp_path), str(tmp_path / "nowhere" / "job.sh"))
+
+
+def test_submit_says_that_there_is_no_bash_and_leaves_nothing(
+    submit: Submit, root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(root))
+    with pytest.raises(SchedulerError, match=r"cannot start bash .*No such file or directory"):
+        submit("true")
+    assert [path.name for path in root.iterdir()] == ["job.sh"]
 
 
 def test_signal_does_not_reach_a_namesake() -> None:
@@ -207,3 +217,28 @@ def test_signal_does_not_reach_a_namesake() -> None:
         send_signal(earlier, signal.SIGKILL)
         send_signal(process, signal.SIGTERM)
         assert child.wait() == -signal.SIGTERM
+
+
+@pytest.mark.parametrize("call", ["open", "rename"])
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT])
+def test_a_run_directory_that_refuses_the_scripts_output_is_named_and_nothing_is_started(
+    number: int, call: str, submit: Submit, root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(path: str, *more: object) -> int:
+        if str(root) in path:
+            raise OSError(number, os.strerror(number), path)
+        return int(really(path, *more) or 0)
+
+    really = getattr(os, call)
+    monkeypatch.setattr(os, call, refuse)
+    with pytest.raises(FileSystemError) as caught:
+        submit("echo began; touch began\n")
+    assert caught.value.message.startswith(f"cannot write {root}")
+    assert caught.value.message.endswith(os.strerror(number))
+    assert "--run-dir" in str(caught.value.tip)
+    assert [path.name for path in root.iterdir()] == ["job.sh"]
+    wait_until(
+        lambda: not [child for child in living_processes() if child.parent == os.getpid() and child.is_alive],
+        "the launcher has ended",
+        within_s=20,
+    )
