@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from hpc_elastic.errors import ExitCode
 from hpc_elastic.hostlist import HostlistError, expand_hostlist
 from hpc_elastic.observe.facts import Facts
+from hpc_elastic.rundir.full_disk import tells_of_no_space
 from hpc_elastic.rundir.states import RunState
 
 if TYPE_CHECKING:
@@ -164,6 +165,8 @@ def _no_agent_started(job: JobStatus, script_word: str, launch_error: str, repla
     if launch_error:
         return _not_launched(launch_error, is_certain=True)
     failed = f"the script ended{_with_exit_code(job)} before any agent started"
+    if job.exit_code == _UNUSABLE or (not job.exit_code and tells_of_no_space(script_word)):
+        return _gave_up(script_word.removeprefix("hpc_elastic: ") or failed, is_certain=True)
     if replaced_by:
         failed = (
             f"the job ended{_with_exit_code(job)} and its script never began: {replaced_by}, {NAMED_BY_BASH_ENV}, may "
@@ -200,14 +203,14 @@ def _not_begun(*, is_certain: bool) -> MissingResult:
     )
 
 
-def _gave_up(complaint: str) -> MissingResult:
+def _gave_up(complaint: str, *, is_certain: bool = False) -> MissingResult:
     """Return the result of a run whose head failed and could not write a result: usually the disk is full or gone."""
     return MissingResult(
         state=RunState.FAILED,
         reason="agent_failed",
         exit_code=ExitCode.RUN_DIRECTORY,
         cause=complaint,
-        is_certain=False,
+        is_certain=is_certain,
     )
 
 

@@ -121,6 +121,25 @@ def test_a_run_directory_that_refuses_writes_is_the_cause_unless_the_scheduler_k
     assert ending.cause == cause
 
 
+@pytest.mark.parametrize(
+    ("code", "said", "cause"),
+    [
+        ("5:0", "hpc_elastic: cannot write /r/allocations/0001.json: Disk quota exceeded", None),
+        (None, "hpc_elastic: cannot write /r/allocations/0001.json: No space left on device", None),
+        ("5:0", "", "the script ended with exit code 5 before any agent started"),
+    ],
+    ids=["the job's exit code is known", "it is not", "nothing could be said"],
+)
+def test_agents_that_could_not_claim_the_allocation_for_want_of_space_failed_in_the_run_directory_and_not_in_setup(
+    run: RunBuilder, code: str | None, said: str, cause: str | None
+) -> None:
+    Path(run.layout.script_output("42")).write_text(f"{said}\n")
+    ending = missing_result(facts(run), job(JobState.FAILED if code else JobState.GONE, exit_code=code), said)
+    assert ending is not None
+    assert (ending.state, ending.exit_code, ending.reason) == (RunState.FAILED, 5, "agent_failed")
+    assert ending.cause == (cause or said.removeprefix("hpc_elastic: "))
+
+
 def test_a_node_that_was_set_down_is_the_cause_whatever_the_run_directory_refuses(run: RunBuilder) -> None:
     run.allocate().open_attempt(1)
     killed = job(JobState.FAILED, exit_code="0:15")
