@@ -86,5 +86,5 @@ class _Follower:
 
     def _drain(self, *, is_last: bool) -> None:
         if self._tail is not None:
-            for line in self._tail.read_lines(is_last=is_last):
+            for line in self._tail.lines(is_last=is_last):
                 self._display.output(line)

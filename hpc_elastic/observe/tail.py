@@ -39,17 +39,21 @@ class Tail:
 
     def read_lines(self, *, is_last: bool = False) -> list[str]:
         """Return the new complete lines; an incomplete line is kept until its end comes, or until `is_last`."""
-        lines: list[bytes] = []
+        return list(self.lines(is_last=is_last))
+
+    def lines(self, *, is_last: bool = False) -> Iterator[str]:
+        """Yield what `read_lines` returns, and read on meanwhile: there may be gigabytes."""
         while chunk := self.read():
             first, *more = chunk.split(b"\n")
             self._extend(first)
             if more or len(self._partial) > LONGEST_LINE:
-                lines += [bytes(self._partial), *more[:-1]]
+                complete = [bytes(self._partial), *more[:-1]]
                 self._partial = bytearray(more[-1] if more else b"")
+                yield from map(_shown, complete)
         if is_last and self._partial:
-            lines.append(bytes(self._partial))
+            last = bytes(self._partial)
             self._partial.clear()
-        return [_shown(line) for line in lines]
+            yield _shown(last)
 
     def _extend(self, more: bytes) -> None:
         """Add to the incomplete line, and drop what a progress bar has overwritten: it may go on for days."""
@@ -80,9 +84,10 @@ class RankTail:
         self.stdout = Tail(open_output(layout, attempt, rank, is_stderr=False))
         self.stderr = Tail(open_output(layout, attempt, rank, is_stderr=True))
 
-    def read_lines(self, *, is_last: bool = False) -> list[str]:
-        """Return the new lines of both files; those of standard output come first."""
-        return self.stdout.read_lines(is_last=is_last) + self.stderr.read_lines(is_last=is_last)
+    def lines(self, *, is_last: bool = False) -> Iterator[str]:
+        """Yield the new lines of both files; those of standard output come first."""
+        yield from self.stdout.lines(is_last=is_last)
+        yield from self.stderr.lines(is_last=is_last)
 
 
 def _shown(line: bytes) -> str:

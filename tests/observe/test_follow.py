@@ -9,6 +9,7 @@ import re
 import select
 import subprocess
 import sys
+import tracemalloc
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -57,6 +58,17 @@ def restarted_run(root: Path) -> Iterator[tuple[RunBuilder, Snapshot]]:
     yield run, take_snapshot(run.layout, TellingScheduler(JobState.RUNNING))
     run.write_rank(2, 0, "done").end()
     yield run, take_snapshot(run.layout, None)
+
+
+def test_a_backlog_of_a_log_is_not_held_in_memory(tmp_path: Path) -> None:
+    path, line = tmp_path / "stdout.log", b"x" * 99_999 + b"\n"
+    path.write_bytes(line * 120)
+    tracemalloc.start()
+    try:
+        assert sum(len(line) + 1 for line in Tail(str(path)).lines()) == 12_000_000
+        assert tracemalloc.get_traced_memory()[1] < 6_000_000
+    finally:
+        tracemalloc.stop()
 
 
 def test_follow_goes_on_with_the_output_of_a_role_that_runs_on(tmp_path: Path) -> None:
