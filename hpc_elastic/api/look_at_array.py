@@ -8,8 +8,9 @@ from collections.abc import Callable, Iterator
 from hpc_elastic.api.schedulers import query_again
 from hpc_elastic.observe.array import ArrayFacts, ArraySnapshot, make_array_snapshot, read_array
 from hpc_elastic.observe.diagnosis import SETTLE_S
+from hpc_elastic.observe.facts import find_gone
 from hpc_elastic.observe.many import ManyWatch
-from hpc_elastic.observe.watch import LOOK_S
+from hpc_elastic.observe.watch import LOOK_S, PATIENCE_S
 from hpc_elastic.rundir.layout import ArrayLayout
 from hpc_elastic.scheduler.protocol import JobQuery
 
@@ -51,12 +52,18 @@ class ArrayWatch:
         """Take each task that is gone from now on for one that a person has stopped."""
         self._tasks.note_stop()
 
-    def until_over(self, *, within_s: float | None = None) -> Iterator[ArraySnapshot]:
+    def until_over(
+        self, *, within_s: float | None = None, patience_s: float = PATIENCE_S, pause_s: float = LOOK_S
+    ) -> Iterator[ArraySnapshot]:
         """Yield snapshots; the last one is taken when the array is over or the time is up.
 
         The pause is at least as long as a snapshot takes, so that a large array is read less often.
+
+        Raises:
+            FileSystemError: the array's folder was moved or removed, and is not back.
         """
         deadline = None if within_s is None else time.monotonic() + within_s
+        gone_since: float | None = None
         while True:
             started = time.monotonic()
             snapshot = self.look()
@@ -64,4 +71,8 @@ class ArrayWatch:
             now = time.monotonic()
             if snapshot.is_over or (deadline is not None and now >= deadline):
                 return
-            time.sleep(max(LOOK_S, 2 * (now - started)))
+            if (gone := find_gone(self.facts.layout.root)) is None:
+                gone_since = None
+            elif now - (gone_since := gone_since or started) >= patience_s:
+                raise gone
+            time.sleep(max(pause_s, 2 * (now - started)))

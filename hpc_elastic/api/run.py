@@ -17,7 +17,7 @@ from hpc_elastic.api.result import RunResult, raise_unless_succeeded, read_resul
 from hpc_elastic.api.schedulers import query_again
 from hpc_elastic.api.seconds import check_lead, check_timeout
 from hpc_elastic.api.stop import stop_run
-from hpc_elastic.errors import UsageError
+from hpc_elastic.errors import FileSystemError, UsageError
 from hpc_elastic.observe.facts import attempt_of_rank, list_attempts
 from hpc_elastic.observe.rank_output import read_output
 from hpc_elastic.observe.snapshot import Snapshot, take_snapshot
@@ -104,18 +104,28 @@ class Run:
         Raises:
             UsageError: `timeout_s` is NaN or negative.
             TimeoutError: the run is not over by then; it goes on.
+            RunDirectoryError: the run directory cannot be read, or was removed, and that does not pass.
         """
         return self._wait(self._watch(), timeout_s)
 
     def _wait(self, run_watch: RunWatch, timeout_s: float | None) -> Snapshot:
         check_timeout(timeout_s)
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
-        while not (snapshot := run_watch.look()).is_over:
+        state = "UNKNOWN"
+        while True:
+            try:
+                snapshot = run_watch.look()
+            except FileSystemError as error:
+                if not run_watch.may_pass(error):
+                    raise
+            else:
+                state = snapshot.state.value
+                if snapshot.is_over:
+                    return snapshot
             left = LOOK_S if deadline is None else min(LOOK_S, deadline - time.monotonic())
             if left <= 0:
-                raise TimeoutError(f"{self.name} is {snapshot.state.value} after {timeout_s:g} s")
+                raise TimeoutError(f"{self.name} is {state} after {timeout_s:g} s")
             time.sleep(left)
-        return snapshot
 
     def result(self, timeout_s: float | None = None) -> RunResult:
         """Wait until the run is over and return its result, with what a function returned on every rank.

@@ -16,7 +16,7 @@ from datetime import datetime
 from typing import Any
 
 from hpc_elastic.codec import objects_in
-from hpc_elastic.errors import RunDirectoryError
+from hpc_elastic.errors import FileSystemError, RunDirectoryError
 from hpc_elastic.observe.clock_steps import ClockStep
 from hpc_elastic.observe.nodes import AttemptNodes, NodeNotes, NodesBeside, find_nodes_beside
 from hpc_elastic.observe.roster import read_roster
@@ -33,7 +33,8 @@ SILENT_S = 10.0  # in which srun starts agents where nothing keeps it from that
 _SAMPLES_WITHIN_S = 30.0
 _TRIES_EVERY_S = 10.0
 _RESULT_TIP = "move it away: the status then comes from the other records and the scheduler, which is asked again"
-_RECORD_TIP = "restore it; to end the job without it: `squeue --me` and `scancel`, or `kill` for a run on this machine"
+_WITHOUT = "to end the job without it: `squeue --me` and `scancel`, or `kill` for a run on this machine"
+_RECORD_TIP = f"restore it; {_WITHOUT}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -144,6 +145,8 @@ class FactReader:
         beside = self._beside(start, own, tuple(allocation.get("nodes") or ()))
         script_output = _existing(layout.script_output(job_id)) if job_id else None
         has_agents = result is not None or (allocations and end is None)
+        if self._plan and (error := find_gone(layout.root)):  # what was read may be a part of it
+            raise error
         return Facts(
             run_dir=layout.root,
             submission=submission,
@@ -329,6 +332,19 @@ def root_cause_of(record: Mapping[str, Any]) -> Mapping[str, Any] | None:
     """Return the root cause in a claim or a result as a JSON object; None if there is none, or none that says why."""
     found = record.get("root_cause")
     return found if isinstance(found, dict) and isinstance(found.get("line"), str) else None
+
+
+def find_gone(root: str) -> FileSystemError | None:
+    """Return the error about a run directory that was there and is not any more; None if it is there."""
+    try:
+        os.stat(root)
+    except FileNotFoundError as cause:
+        error = FileSystemError(f"{root} is gone: it was moved or removed", tip=f"move it back; {_WITHOUT}")
+        error.__cause__ = cause
+        return error
+    except OSError:
+        pass  # a file server's trouble
+    return None
 
 
 def latest_change(layout: RunLayout) -> float:

@@ -79,6 +79,7 @@ class ManyWatch:
         self._shared: dict[str, SharedQuestion] = {}  # by run directory
         self._watches = [self._watch(layout, name, settle_s) for layout, name in runs]
         self._over: dict[int, Snapshot] = {}
+        self._unread: dict[int, str] = {}  # why a run could not be read when it was last looked at
 
     @property
     def trouble(self) -> str | None:
@@ -123,8 +124,11 @@ class ManyWatch:
         try:
             facts = watch.read()
         except HpcElasticError as error:
-            self._warn(error.message)
+            if error.message != self._unread.get(number):
+                self._warn(error.message)
+            self._unread[number] = error.message
             return None
+        self._unread.pop(number, None)
         question = self._shared.get(watch.layout.root)
         if question and facts.result is None and facts.job_id is not None and not elsewhere(facts):
             question.announce(facts.job_id)

@@ -6,6 +6,7 @@ same. When it calls the job terminal and there is still no result, the result is
 can be about to write one, else when that has been so for `SETTLE_S`, or nothing was written for as long. A result that
 cannot be written, to a full disk say, is this process's own word: the run is over for it all the same. A file server
 that fails (`soft` mounts of NFS) or has forgotten a directory for a moment ends no watch: the run goes on without it.
+So it does without a run directory that was moved or removed, which a watch waits for as long.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ if TYPE_CHECKING:
 LOOK_S = 0.5  # `submit --wait` shall return within 2 s of the end
 REFRESH_S = 10.0
 PATIENCE_S = 150.0  # an NFS server that starts again has a grace period of 90 s
-_SERVERS_ERRORS = frozenset({errno.EIO, errno.ESTALE, errno.ETIMEDOUT})
+_PASSING = frozenset({errno.EIO, errno.ESTALE, errno.ETIMEDOUT, errno.ENOENT})  # ENOENT: it may be moved back
 _FIRST_PAUSE_S, _PAUSE_FACTOR, _LONGEST_PAUSE_S = 1.0, 1.5, 10.0
 
 
@@ -116,10 +117,9 @@ class RunWatch:
         return facts
 
     def may_pass(self, error: FileSystemError) -> bool:
-        """Return whether an error of a look is a file server's, and has not lasted for long."""
+        """Return whether an error of a look may end by itself, as a file server's, and has not lasted for long."""
         cause = error.__cause__
-        is_servers = isinstance(cause, OSError) and cause.errno in _SERVERS_ERRORS
-        return is_servers and self._clock() - self._read_at < PATIENCE_S
+        return isinstance(cause, OSError) and cause.errno in _PASSING and self._clock() - self._read_at < PATIENCE_S
 
     def conclude(self, facts: Facts) -> Snapshot:
         """Ask the scheduler if that is due and return the snapshot: the second half of `look`.

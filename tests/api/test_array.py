@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from hpc_elastic.api.array import array_script, submit_array
+from hpc_elastic.api.look_at_array import ArrayWatch
 from hpc_elastic.api.prepare import JobSource, PreparedRun
 from hpc_elastic.api.submission import make_run_directory
 from hpc_elastic.errors import JobError, RunDirectoryError, SchedulerError, UsageError
@@ -72,6 +73,18 @@ def test_an_array_is_complete_run_directories_and_one_submission(workplace: Path
     assert (record["job_id"], record["limit"], record["array"]) == ("42", 2, "sweep")
     assert [task["parameters"] for task in record["tasks"]] == varied
     assert "#SBATCH --array=0-2%2\n" in (folder / "job.sh").read_text()
+
+
+def test_an_array_whose_folder_is_gone_is_not_waited_for_for_ever(workplace: Path, fake_slurm: FakeSlurm) -> None:
+    submit_array(prepare(workplace, 2), SlurmScheduler())
+    warnings: list[str] = []
+    array_watch = ArrayWatch(ArrayLayout(str(workplace / "sweep")), warn=warnings.append)
+    snapshots = array_watch.until_over(patience_s=0.1, pause_s=0.02)
+    next(snapshots)
+    (workplace / "sweep").rename(workplace / "moved")
+    with pytest.raises(RunDirectoryError, match=f"^{workplace}/sweep is gone: it was moved or removed$"):
+        list(snapshots)
+    assert warnings == [f"{workplace}/sweep/{task} is gone: it was moved or removed" for task in (0, 1)]
 
 
 def test_a_refused_array_leaves_nothing(workplace: Path, fake_slurm: FakeSlurm) -> None:

@@ -55,6 +55,21 @@ def test_a_run_that_is_over_is_not_waited_for(timeout: float | None, tmp_path: P
     assert Run(ended.layout.root).wait(timeout).is_over
 
 
+def test_a_wait_outlives_a_run_directory_that_is_moved_for_a_moment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    builder = RunBuilder(tmp_path / "run").submit().allocate().open_attempt(1)
+    root, moved = Path(builder.layout.root), tmp_path / "moved"
+    moves: list[Callable[[], object]] = [
+        lambda: root.rename(moved),
+        lambda: None,
+        lambda: moved.rename(root) and builder.end(),
+    ]
+    monkeypatch.setattr("hpc_elastic.api.run.time.sleep", lambda seconds: moves.pop(0)())
+    assert Run(root).wait().is_over
+    assert moves == []
+
+
 @pytest.mark.parametrize("seconds", [*NOT_SECONDS, math.inf, 1e300], ids=repr)
 def test_a_lead_that_is_no_number_of_seconds_is_refused_and_nobody_is_told(seconds: Any, run: Run) -> None:
     message = f"lead_s is {seconds!r}, expected seconds, from 0 to 2147483647, or None for the job's own"

@@ -370,6 +370,33 @@ def test_a_watch_outlives_a_file_server_that_fails_for_two_minutes_and_no_other_
         assert looks[-1][1] is RunState.SUCCEEDED
 
 
+@pytest.mark.parametrize("is_back", [True, False], ids=["moved for a minute", "removed"])
+def test_a_watch_of_a_run_directory_that_is_gone_waits_for_it_and_then_ends_with_an_error(
+    is_back: bool, tmp_path: Path
+) -> None:
+    run, clock = RunBuilder(tmp_path / "run").submit().allocate(), Clock()
+    root, moved = Path(run.layout.root), tmp_path / "moved"
+
+    def sleep(seconds: float) -> None:
+        clock.sleep(seconds)
+        if is_back and clock.now == 1060:
+            moved.rename(root)
+
+    snapshots = watch(RunWatch(run.layout, None, clock=clock), sleep=sleep, pause_s=5)
+    assert next(snapshots).state is RunState.RUNNING
+    root.rename(moved)
+    if is_back:
+        assert [next(snapshots).state, clock.now] == [RunState.RUNNING, 1060]
+        run.end()
+        assert next(snapshots).state is RunState.SUCCEEDED
+    else:
+        with pytest.raises(FileSystemError) as caught:
+            next(snapshots)
+        assert caught.value.message == f"{root} is gone: it was moved or removed"
+        assert "move it back" in str(caught.value.tip)
+        assert clock.now == 1000 + PATIENCE_S
+
+
 def test_a_watch_ends_with_the_error_of_a_file_server_that_does_not_come_back(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
