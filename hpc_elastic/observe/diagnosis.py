@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 SETTLE_S = 60.0  # NFS may hide a new name for 30 s and more, and an agent's last write takes its time
 _KILLED = (":9", ":15")  # the ends of a job's exit code if a signal has ended its script
 _UNUSABLE = f"{int(ExitCode.RUN_DIRECTORY)}:0"  # with which agents leave that cannot write, nor say why on a full disk
+_OF_AGENTS = {f"{int(code)}:0": code for code in (ExitCode.RUN_DIRECTORY, ExitCode.NODE_LOST)}  # and not of setup
 _NO_OUTPUT = ":53"  # the same, where slurmd could not open the script's output: it has not run
 NAMED_BY_BASH_ENV = "which BASH_ENV names and bash runs before each script"
 JOB_CANCELLED = "the job was cancelled"  # begins the cause where the scheduler itself says so
@@ -165,8 +166,11 @@ def _no_agent_started(job: JobStatus, script_word: str, launch_error: str, repla
     if launch_error:
         return _not_launched(launch_error, is_certain=True)
     failed = f"the script ended{_with_exit_code(job)} before any agent started"
-    if job.exit_code == _UNUSABLE or (not job.exit_code and tells_of_no_space(script_word)):
-        return _gave_up(script_word.removeprefix("hpc_elastic: ") or failed, is_certain=True)
+    exit_code = _OF_AGENTS.get(job.exit_code or "")
+    if not job.exit_code and tells_of_no_space(script_word):
+        exit_code = ExitCode.RUN_DIRECTORY
+    if exit_code is not None:
+        return _gave_up(script_word.removeprefix("hpc_elastic: ") or failed, exit_code, is_certain=True)
     if replaced_by:
         failed = (
             f"the job ended{_with_exit_code(job)} and its script never began: {replaced_by}, {NAMED_BY_BASH_ENV}, may "
@@ -203,12 +207,14 @@ def _not_begun(*, is_certain: bool) -> MissingResult:
     )
 
 
-def _gave_up(complaint: str, *, is_certain: bool = False) -> MissingResult:
+def _gave_up(
+    complaint: str, exit_code: ExitCode = ExitCode.RUN_DIRECTORY, *, is_certain: bool = False
+) -> MissingResult:
     """Return the result of a run whose head failed and could not write a result: usually the disk is full or gone."""
     return MissingResult(
         state=RunState.FAILED,
         reason="agent_failed",
-        exit_code=ExitCode.RUN_DIRECTORY,
+        exit_code=exit_code,
         cause=complaint,
         is_certain=is_certain,
     )

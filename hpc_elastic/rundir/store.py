@@ -358,6 +358,7 @@ def _sync_directory(path: str) -> None:
 _TIPS = {
     errno.ENOSPC: "free some space, or choose another place with --run-dir",
     errno.EDQUOT: "your quota is used up: free some space, or choose another place with --run-dir",
+    errno.EFBIG: "`ulimit -f` says how large a file may be: raise it, or submit from another shell",
     errno.EACCES: "choose a directory that you may write to with --run-dir",
     errno.EROFS: "choose a directory that can be written to with --run-dir",
 }

@@ -140,6 +140,16 @@ def test_agents_that_could_not_claim_the_allocation_for_want_of_space_failed_in_
     assert ending.cause == (cause or said.removeprefix("hpc_elastic: "))
 
 
+def test_an_agent_that_failed_before_it_could_claim_the_allocation_has_not_failed_in_setup(run: RunBuilder) -> None:
+    run.start_script()
+    said = (
+        "the system refuses this agent another open file: Too many open files; limits here: 16 open files (ulimit -n)"
+    )
+    ending = missing_result(facts(run), job(JobState.FAILED, exit_code="7:0"), f"hpc_elastic: {said}")
+    assert ending is not None
+    assert (ending.exit_code, ending.reason, ending.cause) == (ExitCode.NODE_LOST, "agent_failed", said)
+
+
 def test_a_node_that_was_set_down_is_the_cause_whatever_the_run_directory_refuses(run: RunBuilder) -> None:
     run.allocate().open_attempt(1)
     killed = job(JobState.FAILED, exit_code="0:15")

@@ -196,6 +196,13 @@ def test_a_failed_write_leaves_the_old_file_and_says_what_to_do(
     assert os.listdir(tmp_path) == ["record.json"]
 
 
+def test_a_file_that_may_not_be_so_large_is_a_matter_of_the_shell() -> None:
+    refused = pytest.raises(FileSystemError, match="cannot write /a: File too large")
+    with refused as caught, store.file_system_errors("/a"):
+        raise OSError(errno.EFBIG, os.strerror(errno.EFBIG))
+    assert "`ulimit -f`" in str(caught.value.tip)
+
+
 def test_a_file_that_may_not_be_read_is_a_matter_of_its_owner() -> None:
     refused = pytest.raises(FileSystemError, match="cannot read /a: Permission denied")
     with refused as caught, store.file_system_errors("/a", "read"):
