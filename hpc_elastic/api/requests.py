@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from hpc_elastic.api.identity import host_name, owner_of, user_name
 from hpc_elastic.codec import to_json
 from hpc_elastic.errors import RunDirectoryError
+from hpc_elastic.rundir.full_disk import describe_cure, is_for_want_of_space
 from hpc_elastic.rundir.layout import RunLayout
 from hpc_elastic.rundir.records import Request, utc_text
 from hpc_elastic.rundir.shared_lines import append_shared_lines
@@ -52,13 +53,16 @@ def _append(requests: Sequence[tuple[RunLayout, Request]]) -> None:
     try:
         append_shared_lines([(layout.requests, to_json(request)) for layout, request in requests])
     except RunDirectoryError as error:
-        if (tip := _tip(requests[0][0], error.__cause__)) is None:
+        if (tip := _tip(requests[0][0], error)) is None:
             raise
         raise RunDirectoryError(error.message, tip=tip) from error.__cause__
 
 
-def _tip(layout: RunLayout, cause: BaseException | None) -> str | None:
-    """Return what to do where a run cannot be asked from here; None if that is no matter of who asks, or where."""
+def _tip(layout: RunLayout, error: RunDirectoryError) -> str | None:
+    """Return what to do where a run cannot be asked from here; None if nobody knows."""
+    cause = error.__cause__
+    if is_for_want_of_space(error):
+        return f"{describe_cure(error.message)}: the request is a line in this file; `hpc-elastic cancel` works without"
     number = cause.errno if isinstance(cause, OSError) else None
     if number == errno.EROFS:
         return "call it on a machine where the run directory can be written: the request is a line in it"

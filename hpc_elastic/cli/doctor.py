@@ -12,6 +12,7 @@ from datetime import date
 from typing import TYPE_CHECKING, NoReturn
 
 from hpc_elastic.cli.arguments import VerbParser, add_json, terminal_width
+from hpc_elastic.cli.output import write_whole
 from hpc_elastic.errors import UsageError
 from hpc_elastic.units import parse_duration
 
@@ -165,10 +166,9 @@ def _write(path: str, prepared: PreparedRun, examined: Examined) -> None:
     text = draft_site(facts)
     parse_site(text, path=os.path.abspath(path))
     try:
-        with open(path, "x", encoding="utf-8") as file:
-            file.write(text)
+        write_whole(path, text, mode="x")
     except OSError as error:
-        raise UsageError(f"cannot write {path}: {error.strerror}", tip="--write never changes a file") from error
+        raise UsageError(f"cannot write {path}: {error.strerror}", tip="name another file with --write") from error
 
 
 @contextmanager

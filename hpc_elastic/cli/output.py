@@ -11,7 +11,7 @@ import select
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Literal
 
 from hpc_elastic.lossy_stderr import make_stderr_lossy
 
@@ -102,6 +102,22 @@ def print_json(data: Any) -> None:
     if not text.replace("\n", "").isprintable():
         text = "".join(char if char == "\n" or char.isprintable() else json.dumps(char)[1:-1] for char in text)
     print(text)
+
+
+def write_whole(path: str, text: str, *, mode: Literal["w", "x"] = "w") -> None:
+    """Write a text file, or leave nothing of it: half a page, or half a site file, is of no use.
+
+    Raises:
+        OSError: it cannot be opened, and is as it was, or written, and a regular file is removed.
+    """
+    with open(path, mode, encoding="utf-8", errors="replace") as file:
+        try:
+            file.write(text)
+            file.flush()
+        except OSError:
+            if os.path.isfile(path):
+                os.unlink(path)
+            raise
 
 
 def is_output_error(error: BaseException) -> bool:

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from hpc_elastic.api.find import find_run
 from hpc_elastic.cli.arguments import VerbParser, add_run
 from hpc_elastic.cli.look import look, note
+from hpc_elastic.cli.output import write_whole
 from hpc_elastic.errors import FileSystemError
 from hpc_elastic.printable import printable
 from hpc_elastic.rundir import store
@@ -49,8 +50,7 @@ def main(argv: Sequence[str]) -> int:
         return 0
     path = os.path.abspath(arguments.output)
     try:
-        with open(path, "w", encoding="utf-8", errors="replace") as file:
-            file.write(page)
+        write_whole(path, page)
     except OSError as error:
         raise FileSystemError(f"cannot write {path}: {error.strerror}", tip="choose another file with -o") from error
     note(f"report of {layout.root}")

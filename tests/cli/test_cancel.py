@@ -157,6 +157,19 @@ def test_who_may_not_ask_a_run_is_told_who_may_or_where(
     assert "--run-dir" not in said
 
 
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT])
+def test_a_request_that_does_not_fit_on_the_disk_is_told_how_to_make_room(
+    run: RunBuilder, fake_slurm: FakeSlurm, capsys: Capture, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    run.allocate().open_attempt(1)
+    fake_slurm.say("RUNNING")
+    refuse_writes(monkeypatch, run.layout.root, number)
+    assert main(["restart", run.layout.root]) == 5
+    said = capsys.readouterr().err
+    assert f"cannot write {run.layout.requests}: {os.strerror(number)}" in said
+    assert "tip: free some space: the request is a line in this file; `hpc-elastic cancel` works without" in said
+
+
 @pytest.fixture(params=["slurm", "local"])
 def job_id(request: pytest.FixtureRequest) -> Iterator[str]:
     """A job of Slurm, and one of this machine, which is a process that nobody else ends."""

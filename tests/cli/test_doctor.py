@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 from pathlib import Path
 from typing import Any
 
@@ -56,6 +57,17 @@ def test_a_draft_is_written_once_and_accepted(workplace: Path, capsys: pytest.Ca
     assert main(arguments) == 2
     assert (workplace / "mine.yaml").read_text() == drafted
     assert "never changes a file" in capsys.readouterr().err
+
+
+def test_half_a_draft_is_not_left(workplace: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100, hard))
+    try:
+        assert main(["doctor", "--site", "local", "--nodes", "0", "--write", "mine.yaml"]) == 2
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert "cannot write mine.yaml: File too large" in capsys.readouterr().err
+    assert not (workplace / "mine.yaml").exists()
 
 
 def test_a_run_root_that_cannot_be_made_starts_no_job(workplace: Path, capsys: pytest.CaptureFixture[str]) -> None:
