@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from hpc_elastic.errors import ExitCode
@@ -273,8 +273,8 @@ def _ended(job: JobStatus, script_word: str, never_started: bool, refusal: str) 
     }
     unknown = (RunState.UNKNOWN, "no_result", _unknown_cause(job))
     state, reason, cause = ends.get(job.native_state) or ends.get(job.state.value) or unknown
-    if refusal and reason == "no_result" and not (job.exit_code or "").endswith(_KILLED):
-        return _gave_up(f"{refusal}, and no agent wrote a result")
+    if refusal and reason == "no_result" and not (never_started or (job.exit_code or "").endswith(_KILLED)):
+        return replace(_gave_up(f"{refusal}, and no agent wrote a result"), state=state)  # UNKNOWN: it may be cancelled
     last_words = f"; the script's last line: {script_word}" if script_word else ""
     return MissingResult(
         state=state,

@@ -140,6 +140,18 @@ def test_agents_that_could_not_claim_the_allocation_for_want_of_space_failed_in_
     assert ending.cause == (cause or said.removeprefix("hpc_elastic: "))
 
 
+def test_a_job_that_is_gone_has_not_failed_for_want_of_space_as_far_as_anybody_knows(run: RunBuilder) -> None:
+    """`cancel` on a full disk writes no request, and a job of this machine leaves no trace then."""
+    refusal = "cannot write /runs/1: Disk quota exceeded"
+    before = missing_result(facts(run), job(JobState.GONE), refusal=refusal)
+    assert before is not None
+    assert (before.state, refusal in before.cause) == (RunState.UNKNOWN, False)
+    run.allocate().open_attempt(1)
+    begun = missing_result(facts(run), job(JobState.GONE), refusal=refusal)
+    assert begun is not None
+    assert (begun.state, begun.exit_code, refusal in begun.cause) == (RunState.UNKNOWN, ExitCode.RUN_DIRECTORY, True)
+
+
 def test_an_agent_that_failed_before_it_could_claim_the_allocation_has_not_failed_in_setup(run: RunBuilder) -> None:
     run.start_script()
     said = (
