@@ -13,7 +13,7 @@ from tests.simulation.world import SimulatedRun
 SEEDS = range(400)
 # Where a bug shows that many seeds pass by: it is tried first. What changes the schedules changes this.
 SEEN = {"an announced stop comes at once": 42}
-WORDS = ("a person asked for", "a person has drained", "that was announced")
+WORDS = ("a person asked for", "a person has drained", "that was announced", "refuses to drain")
 
 
 @pytest.mark.parametrize("seed", range(4))

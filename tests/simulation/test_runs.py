@@ -13,6 +13,7 @@ import pytest
 from hpc_elastic.plan.roles import RestartPolicy
 from hpc_elastic.rank_set import parse_ranks
 from hpc_elastic.rundir.records import RunResultRecord, RunState
+from tests.simulation.draws.bad_nodes import draw_bad_nodes
 from tests.simulation.draws.cut_saves import draw_cut_saves
 from tests.simulation.draws.general import draw
 from tests.simulation.draws.machines import draw_machines
@@ -460,6 +461,7 @@ def test_a_head_is_not_superseded_by_its_own_claim_if_the_answer_to_it_was_lost(
         pytest.param(9546398, draw, id="a head that stands still as it claims looks for rivals when it wakes up"),
         pytest.param(9700078, draw_machines, id="a head that stands still for the half of a member's patience"),
         pytest.param(1607101, draw_states, id="a head that stands still between its decision and its claim"),
+        pytest.param(28000035, draw_bad_nodes, id="a drain before a spare has the place of a blamed node"),
     ],
 )
 def test_rules_know_of_things_that_meet_in_one_moment(seed: int, make: Callable[[int], Scenario]) -> None:

@@ -306,6 +306,7 @@ class Headquarters(Coordinator):
         self.agent.run.headships.warns(self.agent, self._head, text)
         self.agent.run.absences.says(self.agent, self._head, text)
         self.agent.run.reminders.says(self.agent, self._head, text)
+        self.agent.run.requested.says(self.agent, text)
         super()._say(text, level)
 
     def _do(self, step: Callable[[float], list[Action]]) -> None:

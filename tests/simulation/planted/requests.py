@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from hpc_elastic.agent.drivers import head_start
-from hpc_elastic.membership.actions import Action
+from hpc_elastic.membership.actions import Action, Log
 from hpc_elastic.membership.head import Head
 from hpc_elastic.membership.operator_stop import OperatorStop
 from tests.simulation.plant import Plant
@@ -20,6 +20,11 @@ class _RestartsNothing(Head):
 class _DrainsNothing(Head):
     def drain_requested(self, node: str, by: str, now: float) -> list[Action]:
         return []
+
+
+class _RefusesDrains(Head):
+    def drain_requested(self, node: str, by: str, now: float) -> list[Action]:
+        return [Log(text=f"{by} asked to drain {node}, but too few other nodes are here; nothing was done")]
 
 
 class _OnlyRestarts(Head):
@@ -42,6 +47,7 @@ class _StopsAtOnce(Head):
 REQUEST_BUGS: dict[str, type[Head]] = {
     "a restart is passed over": _RestartsNothing,
     "a drain is passed over": _DrainsNothing,
+    "a drain is refused where enough other nodes are": _RefusesDrains,
     "a drained node is used again": _OnlyRestarts,
     "an announced stop never comes": _NeverStops,
     "an announced stop comes at once": _StopsAtOnce,

@@ -7,6 +7,7 @@ is to start again does nothing where it cannot.
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -17,8 +18,10 @@ from tests.simulation.rules.invariants import require
 from tests.simulation.scenario import GRACE_S, Fault
 
 if TYPE_CHECKING:
+    from tests.simulation.agent import Agent
     from tests.simulation.world import SimulatedRun
 
+REFUSED = re.compile(r"\S+ asked to drain (\S+), but too few other nodes are here")
 REQUESTS = ("ask_restart", "ask_drain", "ask_stop", "ask_requeue")
 LOOKS_WITHIN_S = 1.0  # a head, into the run directory
 READS, READS_S = 20, 0.1  # of files, before a head begins, and what else it takes
@@ -43,6 +46,7 @@ class Requested:
     def __init__(self, run: SimulatedRun) -> None:
         self._run = run
         self._asked: list[Asked] = []
+        self._refused: set[str] = set()  # the ids of drains
         self._in_vain = 0  # attempts for a damaged state, whose successors cost nothing
 
     @property
@@ -54,6 +58,20 @@ class Requested:
     def drained(self) -> set[str]:
         """The nodes that were asked to be drained."""
         return {str(each.request.node) for each in self._asked if each.request.kind == "drain"}
+
+    def says(self, agent: Agent, text: str) -> None:
+        """A head says something to people: what it refuses for want of nodes it would have had too few for just then.
+
+        A moment later a spare may have the place of a blamed node of another role, and the drain would be possible.
+        """
+        if (found := REFUSED.match(text)) is None:
+            return
+        node = found[1]
+        is_usual = self._run.witness.kinds == {"asked"}
+        is_so = not is_usual or self._leaves_too_few(node)
+        require(is_so, f"{agent.name} refuses to drain {node}, and enough other nodes are there")
+        drains = [each.request for each in self._asked if each.request.kind == "drain"]
+        self._refused.update(str(request.id) for request in drains if request.node == node)
 
     def ask(self, fault: Fault) -> None:
         """A person asks now."""
@@ -83,7 +101,8 @@ class Requested:
 
         A node beyond the number of its role's places may take a place of another role.
         """
-        scenario, drained = self._run.scenario, {node, *(each.request.node for each in self._asked if not each.is_vain)}
+        done = (each for each in self._asked if not each.is_vain and each.request.id not in self._refused)
+        scenario, drained = self._run.scenario, {node, *(each.request.node for each in done)}
         drained |= self._run.causes.blamed
         left = Counter(agent.role for agent in self._run.agents if agent.is_running and agent.name not in drained)
         lacking = sum(max(0, role.nodes_min - left[role.name]) for role in scenario.roles)
@@ -94,7 +113,8 @@ class Requested:
         """Whether a request need not have done anything; other nodes may have been blamed since a drain was asked."""
         node = asked.request.node
         is_short = asked.request.kind == "drain" and node is not None and bool(self._run.causes.blamed)
-        return asked.is_vain or (is_short and self._leaves_too_few(str(node)))
+        is_refused = asked.is_vain or asked.request.id in self._refused
+        return is_refused or (is_short and self._leaves_too_few(str(node)))
 
     @property
     def _within_s(self) -> float:
