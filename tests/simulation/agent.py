@@ -158,7 +158,7 @@ class SimulatedTelemetry:
         elif isinstance(action, DiscoverHead):
             run.rules.searches(agent)
             run.conduct.searches(agent)
-            agent.parted_at = run.clock.now
+            agent.parted_at = agent.searched_at = run.clock.now
         elif isinstance(action, Leave):
             if action.flush is not None:
                 agent.workers.states.flush(action.flush)
@@ -240,6 +240,7 @@ class Agent:
         self.troubled_until = 0.0
         self.contacts: dict[str, float] = {}  # by head elsewhere: when it heard it last
         self.parted_at = -1.0  # from a head, by whichever side
+        self.searched_at = -1.0  # for another head, at last
         self._worker_count = workers
 
     @cached_property

@@ -17,6 +17,7 @@ from tests.simulation.draws.bad_nodes import draw_bad_nodes
 from tests.simulation.draws.cut_saves import draw_cut_saves
 from tests.simulation.draws.general import draw
 from tests.simulation.draws.machines import draw_machines
+from tests.simulation.draws.relayed import draw_relayed
 from tests.simulation.draws.states import draw_states
 from tests.simulation.scenario import HEAD, PHASES, SECOND, Fault, Role, Scenario
 from tests.simulation.world import SimulatedRun, play
@@ -462,6 +463,7 @@ def test_a_head_is_not_superseded_by_its_own_claim_if_the_answer_to_it_was_lost(
         pytest.param(9700078, draw_machines, id="a head that stands still for the half of a member's patience"),
         pytest.param(1607101, draw_states, id="a head that stands still between its decision and its claim"),
         pytest.param(28000035, draw_bad_nodes, id="a drain before a spare has the place of a blamed node"),
+        pytest.param(28000061, draw_relayed, id="a TERM to a node that is cut off leaves its states to no head"),
     ],
 )
 def test_rules_know_of_things_that_meet_in_one_moment(seed: int, make: Callable[[int], Scenario]) -> None:

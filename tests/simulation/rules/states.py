@@ -404,7 +404,7 @@ class StatesSeen:
     def _check_survived(self, world: World, group: str, before: AttemptClaim, found: StateVersion | None) -> None:
         """Nothing that all ranks had saved is lost, if no node and no state was."""
         earlier = self._run.disk.worlds[before.attempt]
-        is_kept = before.allocation == world.allocation or self._have_all_left(earlier)
+        is_kept = before.allocation == world.allocation or self._have_all_left_one_head(earlier)
         if earlier.ranks != world.ranks or not is_kept or self._run.scenario.damage_chance:
             return
         if self._run.scenario.room < 3 and self._run.asked_saves.are_asked:
@@ -416,11 +416,16 @@ class StatesSeen:
         text = f"attempt {world.attempt} begins with {found}, and all ranks had saved step {step} of attempt {attempt}"
         require(step == 0 or (found is not None and found >= StateVersion(attempt=attempt, step=step)), text)
 
-    def _have_all_left(self, world: World) -> bool:
-        """Whether each agent of a world of the job's start before was told to leave, and that the run goes on."""
-        names = {node.node for node in world.nodes}
-        return all(agent.left_at < agent.died_at for agent in self._run.earlier if agent.name in names) and all(
-            agent.exit_code == ExitCode.REQUEUE for agent in self._run.earlier if agent.name in names
+    def _have_all_left_one_head(self, world: World) -> bool:
+        """Whether each agent of a world of the job's start before was told to leave by its head, and to go on later.
+
+        Who has lost that head since, as one that is cut off, may leave with 75 as well; no head knows what it holds.
+        """
+        names, began_at = {node.node for node in world.nodes}, self._run.disk.asked_at[world.attempt]
+        earlier = [agent for agent in self._run.earlier if agent.name in names]
+        return all(
+            agent.left_at < agent.died_at and agent.exit_code == ExitCode.REQUEUE and agent.searched_at < began_at
+            for agent in earlier
         )
 
     def _kept(self, world: World, before: AttemptClaim | None) -> list[KeptState]:
