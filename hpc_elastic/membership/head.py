@@ -118,6 +118,14 @@ class Head:
         return self._judge.history.attempts
 
     @property
+    def _noted_attempt(self) -> int:
+        """Return the attempt that an event is of: the one that is being claimed, else the latest one.
+
+        Its claim may be on disk by now, for whoever reads the run; it names the nodes that are lost meanwhile.
+        """
+        return self.attempt + (self.phase is HeadPhase.CLAIMING)
+
+    @property
     def running(self) -> World | None:
         """Return the world whose workers run, None while any of them are stopped or start."""
         return self._members.world if self.phase is HeadPhase.RUNNING else None
@@ -174,7 +182,7 @@ class Head:
     def joined(self, join: messages.Join, now: float) -> list[Action]:
         """Handle the Join of an agent that is not refused."""
         is_late = self.phase is not HeadPhase.GATHERING
-        actions = self._members.admit(join, now, is_late=is_late, attempt=self.attempt)
+        actions = self._members.admit(join, now, is_late=is_late, attempt=self._noted_attempt)
         if self._roster.get(join.node) is None:
             return actions
         actions += self._resume(now)
@@ -221,7 +229,7 @@ class Head:
 
         A restart of some roles keeps the places of all nodes, so it is widened to all if a node is to lose its own.
         """
-        actions = self._members.examined(member, problem, self.attempt)
+        actions = self._members.examined(member, problem, self._noted_attempt)
         if not actions:
             return []
         is_restarting = self.phase in (HeadPhase.STOPPING, HeadPhase.PAUSING) and self._members.is_in_world(member.node)
@@ -256,7 +264,7 @@ class Head:
             self._closing.lost(node)
         if self.phase in ENDING:
             return self._left()
-        actions: list[Action] = [loss_note(node, why, self.attempt), *self._notices.lost(node)]
+        actions: list[Action] = [loss_note(node, why, self._noted_attempt), *self._notices.lost(node)]
         is_in_world = self._members.is_in_world(node)
         if is_in_world and (may_return or not is_gone):  # it may be alive, and may take this head's place
             lease_ended = member.lease.acked + self._settings.lease_s  # long ago, if this process was paused
@@ -317,7 +325,7 @@ class Head:
         if self.phase in ENDING or node in self._judge.aside:
             return []
         seats = None if self.phase is HeadPhase.GATHERING else self._roster.seats()  # more are to come
-        told = self._judge.aside.add(node, f"drained by {by}", seats, self.attempt)
+        told = self._judge.aside.add(node, f"drained by {by}", seats, self._noted_attempt)
         if told is None:
             text = f"{by} asked to drain {node}, but too few other nodes are here; nothing was done"
             return [Log(text=text, level="warning")]
@@ -333,7 +341,7 @@ class Head:
         """Pass on that the workers will be stopped soon; nothing is stopped. It stands for later attempts as well."""
         if self.phase in ENDING:
             return []
-        return self._notices.give(notice, self.attempt, now)
+        return self._notices.give(notice, self._noted_attempt, now)
 
     def job_ends(self, trigger: Trigger, why: str, now: float) -> list[Action]:
         """Stop the workers because the scheduler is about to end the job, while there is time to save."""
@@ -409,7 +417,7 @@ class Head:
     def tick(self, now: float) -> list[Action]:
         """Return the actions that are due at the time `now`."""
         actions = self._check_leases(now) if now >= self._members.leases.next_tick else []
-        actions += self._stop_if_due(now) + self.gathering.refused_late(self.attempt)
+        actions += self._stop_if_due(now) + self.gathering.refused_late(self._noted_attempt)
         if self.phase is HeadPhase.RUNNING:
             if now >= self._barriers.next_tick():
                 actions += self._check_barriers(now)
@@ -537,7 +545,7 @@ class Head:
             return []
         decision = self._judge.decides(seen, now)
         if isinstance(decision, Ignore):
-            return announcement(decision, self.attempt)
+            return announcement(decision, self._noted_attempt)
         if self._is_held_back(seen, now):
             return []
         held = self._held.take()
@@ -555,11 +563,14 @@ class Head:
         if isinstance(standing, Finish) and is_end and not any(self._roster.unfinished.of()):
             return self._after_stop(now)
         failure = self._judge.observed
-        told = announcement(standing, self.attempt) if failure is None else observation_note(failure, self.attempt)
+        is_opening = self.phase is HeadPhase.CLAIMING  # then `claimed` carries the decision out
         if seen.trigger is Trigger.STATE_MISSING and isinstance(standing, RestartWorkers):
-            told = announcement(replace(standing, reason=decision.reason), self.attempt)
-        # While a claim is under way, `claimed` carries the decision out.
-        return told if self.phase is HeadPhase.CLAIMING else told + self._stop(standing, now)
+            told = announcement(replace(standing, reason=decision.reason), self._noted_attempt, is_opening=is_opening)
+        elif failure is None:
+            told = announcement(standing, self._noted_attempt, is_opening=is_opening)
+        else:
+            told = observation_note(failure, self._noted_attempt)
+        return told if is_opening else told + self._stop(standing, now)
 
     def _is_held_back(self, seen: Seen, now: float) -> bool:
         """Hold a time-out back while ranks that have not failed may report theirs."""

@@ -257,8 +257,11 @@ def _swap(world: World, node: str, instead_of: str) -> Note:
     return Note(name="spare.swapped_in", message=text, attempt=world.attempt, metadata=metadata)
 
 
-def announcement(decision: RestartWorkers | Finish | Ignore, attempt: int) -> list[Action]:
-    """Return the log lines and the event of a decision; the end of the run is logged once its result is written."""
+def announcement(decision: RestartWorkers | Finish | Ignore, attempt: int, *, is_opening: bool = False) -> list[Action]:
+    """Return the log lines and the event of a decision; the end of the run is logged once its result is written.
+
+    `is_opening`: the attempt is still being claimed, so no rank of it has started.
+    """
     if isinstance(decision, Finish):
         return [Note(name="run.ending", message=decision.cause, attempt=attempt)]
     if isinstance(decision, Ignore):
@@ -266,8 +269,9 @@ def announcement(decision: RestartWorkers | Finish | Ignore, attempt: int) -> li
         return [Log(text=text), Note(name="failure.ignored", message=decision.reason, attempt=attempt)]
     whose = "all ranks" if decision.roles is None else f"the ranks of {' and '.join(sorted(decision.roles))}"
     text = f"attempt {attempt}: {decision.reason}; restarting {whose}"
-    if not attempt:  # while the first one is claimed: no rank has started
-        text = f"before the first attempt: {decision.reason}; gathering the nodes again"
+    if is_opening:
+        which = "the first attempt" if attempt == 1 else f"attempt {attempt} starts"
+        text = f"before {which}: {decision.reason}; gathering the nodes again"
     return [Log(text=text), Note(name="attempt.failed", message=decision.reason, attempt=attempt)]
 
 

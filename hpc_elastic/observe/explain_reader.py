@@ -226,14 +226,14 @@ class _Reader:
         if not (is_charged or is_end or is_now):
             return
         heads = dict.fromkeys(filter(_is_name, (own.head, later.head if later else "", *own.nodes[:2])))
-        noted = {loss.node: loss for head in heads for loss in self._loss_events(head, attempt)}
+        noted = {loss.node: loss for head in heads for loss in self._loss_events(head, own)}
         gone = set(own.nodes) - set(later.nodes) if later is not None else set(self._snapshot.lost_nodes)
         if noted and later is not None and later.allocation != own.allocation:
             gone = set()  # the next start of the job has other nodes
         for node in [*noted, *sorted(gone - noted.keys())]:
             yield noted.get(node) or NodeLoss(node=node, message="", timestamp=0.0)
 
-    def _loss_events(self, head: str, attempt: int) -> Iterator[NodeLoss]:
+    def _loss_events(self, head: str, attempt: AttemptFacts) -> Iterator[NodeLoss]:
         for line in read_tail(self._layout.events(head), _EVENTS_BYTES).splitlines():
             if '"node.lost"' not in line and '"head.lost"' not in line:
                 continue
@@ -241,7 +241,9 @@ class _Reader:
             metadata = event.get("metadata")
             node = metadata.get("node", metadata.get("head")) if isinstance(metadata, dict) else None
             moment = event.get("time_ns")
-            if event.get("attempt") == attempt and isinstance(node, str):
+            if not isinstance(number := event.get("allocation"), int) or number < attempt.allocation:
+                continue  # of a head that meant to claim the attempt, too
+            if event.get("attempt") == attempt.number and isinstance(node, str):
                 seconds = moment / 1e9 if isinstance(moment, int) and 0 < moment < 1 << 63 else 0
                 yield NodeLoss(node=node, message=str(event.get("message", "")), timestamp=unix_seconds(seconds))
 

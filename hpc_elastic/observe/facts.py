@@ -243,7 +243,10 @@ class FactReader:
 
     def _beside(self, start: Mapping[int, str], own: Sequence[AttemptFacts], order: Sequence[str]) -> NodesBeside:
         claims = [
-            AttemptNodes(attempt=each.number, head=each.head, nodes=each.nodes, blamed=each.blamed) for each in own
+            AttemptNodes(
+                attempt=each.number, allocation=each.allocation, head=each.head, nodes=each.nodes, blamed=each.blamed
+            )
+            for each in own
         ]
         heads = {*start.values(), *(attempt.head for attempt in own)} - {""}
         notes = [note for note in self._notes.read(sorted(heads)) if note.allocation in start]
@@ -273,8 +276,10 @@ class FactReader:
             return describe_reason(str(end.get("reason") or ""), str(end.get("reservation") or ""))
         if start and latest.allocation not in start:
             return describe_end(latest.allocation, None)
+        # The head of an earlier allocation may have meant to claim the same attempt, and given that up.
         noted = [note for note in self._notes.failures if note.allocation in start]
-        return next((note.text for note in reversed(noted) if note.attempt == latest.number), None)
+        own = (note for note in reversed(noted) if note.allocation >= latest.allocation)
+        return next((note.text for note in own if note.attempt == latest.number), None)
 
     def _attempt(self, number: int) -> AttemptFacts:
         if number in self._complete:

@@ -1,12 +1,12 @@
 """Finds the nodes that are spare, lost, or set aside, from the claims and from the heads' events.
 
 Theory of operation. A head notes in its own events who joins and who is lost, with the attempt that is the
-latest one then. The head of an attempt may be cut off and note that everybody is lost, while another node
-claims the next attempt; so the notes of one attempt are read in this order: the attempt's claim,
-the notes of the head that claimed it, the notes of other heads, which gather for the next attempt, in the order of
-their allocations. Times are not compared: they are of different machines. A head that is lost notes nothing, but the
-next world is without it. Nor does it note whom it takes along: a spare that was with it and has not come to the next
-head is lost as well, until it does.
+latest one then, or that it is claiming. The head of an attempt may be cut off and note that everybody is lost, while
+another node claims the next attempt; so the notes of one attempt are read in this order: those of heads of earlier
+allocations, which meant to claim it too, the attempt's claim, the notes of the head that claimed it, the notes of other
+heads, which gather for the next attempt, in the order of their allocations. Times are not compared: they are of
+different machines. A head that is lost notes nothing, but the next world is without it. Nor does it note whom it takes
+along: a spare that was with it and has not come to the next head is lost as well, until it does.
 """
 
 from __future__ import annotations
@@ -44,9 +44,13 @@ class NodeNote(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttemptNodes:
-    """The nodes of an attempt, the head that claimed it, and why its claim leaves others out that are to blame."""
+    """The nodes of an attempt, the head that claimed it, and why its claim leaves others out that are to blame.
+
+    `allocation` is the one in which it was claimed.
+    """
 
     attempt: int
+    allocation: int
     head: str
     nodes: Sequence[str]
     blamed: Mapping[str, str] = field(default_factory=dict)
@@ -124,11 +128,11 @@ def find_nodes_beside(worlds: Sequence[AttemptNodes], notes: Iterable[NodeNote],
         notes: the notes of the same allocation.
         order: the nodes of the step, by node id.
     """
+    claims = {world.attempt: world for world in worlds}
     by_attempt: dict[int, list[NodeNote]] = {}
     notes = tuple(notes)
     for note in notes:
-        by_attempt.setdefault(note.attempt, []).append(note)
-    claims = {world.attempt: world for world in worlds}
+        by_attempt.setdefault(_latest_then(note, claims), []).append(note)
     joined: dict[str, int] = {}  # the attempt that was the latest one when the node joined
     lost: set[str] = set()
     aside: dict[str, str] = {}
@@ -171,6 +175,12 @@ def find_nodes_beside(worlds: Sequence[AttemptNodes], notes: Iterable[NodeNote],
         left_out={node: absent[node] for node in order if node in absent},
         awaited=tuple(node for node in order if node not in joined | absent) if joined and world is None else (),
     )
+
+
+def _latest_then(note: NodeNote, claims: Mapping[int, AttemptNodes]) -> int:
+    """Return the latest attempt when a head made a note: the one before, if another head has claimed that one since."""
+    claim = claims.get(note.attempt)
+    return note.attempt - (claim is not None and note.allocation < claim.allocation)
 
 
 def _stayed_behind(before: AttemptNodes | None, world: AttemptNodes, notes: Sequence[NodeNote]) -> set[str]:

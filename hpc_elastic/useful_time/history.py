@@ -169,6 +169,8 @@ def _attempts(records: RunRecords, events: Sequence[_Event], clocks: NodeClocks)
         steps, is_rising = _steps(own)
         are_comparable &= is_rising
         names = {event.name for event in own}
+        # The head of an earlier allocation may have meant to claim this attempt, and given that up.
+        own = [event for event in own if event.name not in _ENDS or event.allocation >= _whole(claim, "allocation")]
         ended = next((event.at for event in own if event.name in _ENDS), None)
         gone = [event.at for event in own if event.name in _GONE]
         starting = claim.get("roles")
@@ -302,15 +304,18 @@ def _decided_ends(own: Iterable[_Event], claims: Sequence[Object], clocks: NodeC
     """Return when heads decided on the end of an allocation in which these attempts were opened.
 
     After the end that a head decides on that was cut off, or that had too few nodes for a while, others or itself open
-    another attempt. A head that decides while its own claim is being made opens that attempt, and ends with it.
+    another attempt. A head that decides while its own claim is being made opens that attempt, and ends with it; in
+    older records that is an event of the attempt before.
     """
     latest: Object = max(claims, key=lambda claim: _whole(claim, "attempt"), default={})
     last, head, opened = _whole(latest, "attempt"), _text(latest, "head"), seconds_of(latest.get("time"))
+    allocation = _whole(latest, "allocation")
     at = math.inf if opened is None else opened - clocks.at_attempt(head, last)
     return [
         event.at
         for event in own
         if event.name == "run.ending"
+        and (event.attempt != last or event.allocation >= allocation)
         and (
             event.attempt not in range(1, last) or (event.attempt == last - 1 and event.node == head and event.at >= at)
         )

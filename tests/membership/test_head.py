@@ -422,6 +422,21 @@ def test_the_log_of_a_loss_while_the_first_attempt_is_claimed_names_no_attempt_a
     assert said == [told], "attempts are counted from 1, and no rank has started"
 
 
+def test_the_events_of_a_loss_while_an_attempt_is_claimed_are_of_that_attempt() -> None:
+    """Its claim, which names the lost node, may be on disk: readers would take the node for one that is at work."""
+    script = HeadScript(3, min_nodes=2)
+    script.run()
+    script.fail(1)
+    script.stopped(0)
+    script.stopped(2)
+    assert len(the_claim(script.stopped(1)).claim.members) == 3
+    actions = [*script.lose(2), *script.join(2)]
+    noted = {note.name: note.attempt for note in of_kind(actions, Note)}
+    assert noted == dict.fromkeys(("node.lost", "attempt.failed", "node.joined", "node.parked", "node.returned"), 2)
+    said = of_kind(actions, Log)[0].text
+    assert said == "before attempt 2 starts: node2 was lost: the connection closed; gathering the nodes again"
+
+
 @pytest.mark.parametrize(("is_gone", "failure_class"), [(True, "agent_lost"), (False, "node_lost")])
 def test_a_lost_agent_is_told_from_a_lost_node(is_gone: bool, failure_class: str) -> None:
     script = HeadScript(3, min_nodes=3)

@@ -201,6 +201,14 @@ def test_a_node_that_was_lost_is_told_though_no_attempt_was_given_up_for_it_yet(
     assert explained(run.layout).cause.startswith("1 node (node2) of attempt 1 was lost; the others wait")
 
 
+def test_a_node_that_only_a_head_lost_that_gave_its_claim_up_is_not_lost(tmp_path: Path) -> None:
+    run = start(tmp_path / "run").allocate(2, node="node2", restart_count=0)
+    run.open_attempt(2, nodes=("node2", "node1"), allocation=2).note("node1", "node.lost", "node2", attempt=2)
+    run.note("node2", "node.lost", "node1", attempt=2, allocation=2)
+    run.open_attempt(3, nodes=("node2", "node3"), node_losses=1, allocation=2)
+    assert explained(run.layout, 2).lost_nodes == ("node1",)
+
+
 def test_failures_come_from_the_nodes_records_if_the_result_has_none(tmp_path: Path) -> None:
     run = start(tmp_path / "run")
     run.end_node(1, "node1", failure(run, 0, "peer_lost", "reset", at=60))

@@ -17,7 +17,7 @@ ORDER = ("a", "b", "c", "d", "e")
 
 def claim(attempt: int, nodes: str) -> AttemptNodes:
     """The first of the nodes is the head's."""
-    return AttemptNodes(attempt=attempt, head=nodes[0], nodes=tuple(nodes))
+    return AttemptNodes(attempt=attempt, allocation=1, head=nodes[0], nodes=tuple(nodes))
 
 
 def joined(attempt: int, head: str, nodes: str) -> list[NodeNote]:
@@ -75,6 +75,12 @@ HISTORIES: dict[str, tuple[list[AttemptNodes], list[NodeNote], str, str]] = {
         [*ALL_JOIN, *lost(1, "a", "bcde"), *joined(1, "b", "bcde")],
         "e",
         "a",
+    ),
+    "a node is lost while the attempt is claimed": (
+        [claim(1, "abc"), claim(2, "abc")],
+        [*ALL_JOIN, *lost(2, "a", "b")],
+        "de",
+        "b",
     ),
     "it is told as soon as it is cut off": ([claim(1, "abc")], [*ALL_JOIN, *lost(1, "a", "bc")], "de", "bc"),
     "a lost head is back": (
@@ -214,6 +220,13 @@ def test_a_node_that_is_at_work_is_not_left_out_though_a_head_that_was_cut_off_s
     ]
     beside = find_nodes_beside([claim(1, "bc")], notes, ORDER)
     assert dict(beside.left_out) == {"d": "has given no sign of its agent"}
+
+
+def test_a_node_is_at_work_though_an_earlier_head_lost_it_while_it_meant_to_claim_the_same_attempt() -> None:
+    taken = replace(claim(2, "bcd"), allocation=2)
+    notes = [*ALL_JOIN, *lost(2, "a", "bc"), *(NodeNote(2, 1, "b", node, "node.joined") for node in "bcd")]
+    beside = find_nodes_beside([claim(1, "abc"), taken], notes, ORDER)
+    assert (beside.lost, beside.spares) == (("a", "e"), ())
 
 
 def test_a_first_head_that_has_not_come_to_the_next_one_is_left_out_and_no_spare() -> None:

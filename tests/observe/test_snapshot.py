@@ -426,6 +426,15 @@ def test_status_says_that_no_attempt_runs_between_two(tmp_path: Path) -> None:
     assert take_snapshot(run.open_attempt(2, restarts=1).layout, None).between is None
 
 
+def test_status_says_that_an_attempt_goes_on_whose_claim_another_head_wanted_and_gave_up(tmp_path: Path) -> None:
+    """The other head was there before, and notes what it sees while it makes the claim as of that attempt."""
+    run = RunBuilder(tmp_path / "run").submit().allocate().open_attempt(1)
+    run.allocate(2, node="node2", restart_count=0).open_attempt(2, nodes=("node2", "node1"), allocation=2)
+    run.note("node1", "node.lost", "node2", attempt=2).fail_attempt(2, "node2 was lost")
+    snapshot = take_snapshot(run.layout, None)
+    assert (snapshot.between, snapshot.lost_nodes) == (None, ())
+
+
 def test_status_of_a_run_that_is_over_has_nothing_between_attempts(tmp_path: Path) -> None:
     run = RunBuilder(tmp_path / "run").submit().allocate().open_attempt(1).fail_attempt(1, "rank 3 was killed")
     assert take_snapshot(run.end().layout, None).between is None

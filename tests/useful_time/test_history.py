@@ -269,8 +269,23 @@ def test_a_head_that_was_cut_off_ends_nothing_for_those_that_go_on() -> None:
     assert spent(told.records()) == pytest.approx(told.truth, abs=0.1)
 
 
+@pytest.mark.parametrize("name", ["run.ending", "attempt.failed"])
+def test_a_head_that_meant_to_claim_an_attempt_too_ends_nothing_of_it(name: str) -> None:
+    """It is of an earlier allocation, and what it decides while it makes the claim is of that attempt."""
+    told = Telling(made(MadeAttempt(steps=20, stop_s=10), MadeAttempt(steps=40)))
+    second = told.allocations[0]
+    told.allocations.append({**second, "allocation": 2})
+    for record in [*told.attempts, *told.events]:
+        record["allocation"] = 2
+    opened = seconds_of(told.attempts[1]["time"])
+    assert opened is not None
+    decided = {"name": name, "node": "z", "allocation": 1, "attempt": 2, "metadata": {}}
+    told.events.append({**decided, "time_ns": int((opened - 0.1) * 1e9)})
+    assert spent(told.records()) == pytest.approx(told.truth, abs=0.1)
+
+
 def test_an_end_that_a_head_decides_on_while_it_claims_the_next_attempt_counts_from_then() -> None:
-    """Its event is of the attempt before, and nothing more is said of the end when the claim is made."""
+    """In older records its event is of the attempt before; nothing more is said of the end when the claim is made."""
     told = Telling(made(MadeAttempt(steps=20, stop_s=10), MadeAttempt(steps=40)))
     claim = told.attempts[1]
     opened = seconds_of(claim["time"])

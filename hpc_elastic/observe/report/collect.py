@@ -12,6 +12,7 @@ from typing import Any
 
 from hpc_elastic.errors import RunDirectoryError
 from hpc_elastic.failures.pace import Pace
+from hpc_elastic.observe.facts import AttemptFacts
 from hpc_elastic.observe.report.timeline import NodeNews, TimelineRow, draw_timeline
 from hpc_elastic.observe.samples import read_pace, read_spread
 from hpc_elastic.observe.snapshot import Snapshot
@@ -165,7 +166,7 @@ def _attempts(
     end: float,
 ) -> list[AttemptSeen]:
     started = {each.get("attempt"): _time(each) for each in reversed(events) if each.get("name") == "attempt.started"}
-    ended = {each.get("attempt"): _time(each) for each in reversed(events) if each.get("name") in _ENDS}
+    ends = [each for each in events if each.get("name") in _ENDS]
     result = _object(layout.result)
     history = snapshot.attempt_history
     found = []
@@ -178,10 +179,18 @@ def _attempts(
         opened = _seconds(attempt.opened)
         if opened is None:
             continue
-        failed = ended.get(attempt.number, end if is_last and snapshot.is_over else None)
+        ended = (_time(each) for each in ends if _is_of(each, attempt))
+        failed = next(ended, end if is_last and snapshot.is_over else None)
         times = AttemptTimes(number=attempt.number, opened=opened, started=started.get(attempt.number), ended=failed)
         found.append(AttemptSeen(times=times, nodes=attempt.nodes, workers=attempt.workers, cause=cause))
     return found
+
+
+def _is_of(event: Mapping[str, Any], attempt: AttemptFacts) -> bool:
+    """Return whether an event is of an attempt, and not of another head that meant to claim it before."""
+    allocation = event.get("allocation")
+    is_since = isinstance(allocation, int) and allocation >= attempt.allocation
+    return is_since and event.get("attempt") == attempt.number
 
 
 def _failures(layout: RunLayout, attempts: Sequence[int]) -> Iterator[FailureSeen]:

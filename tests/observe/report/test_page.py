@@ -88,6 +88,17 @@ def test_the_times_of_the_page_add_up_to_the_allocation(tmp_path: Path) -> None:
     assert sum(each.end - each.begin for each in data.useful_time.spans) == pytest.approx(data.end - data.begin)
 
 
+def test_an_attempt_ends_in_the_report_as_its_own_head_says(tmp_path: Path) -> None:
+    """A head of an earlier allocation may have meant to claim it, too, and notes what it saw meanwhile."""
+    layout = build_run(tmp_path / "run", nodes=2, faults=[Fault(0, "first")])
+    before = [attempt.times.ended for attempt in collect_report(layout, take_snapshot(layout, None)).attempts]
+    events = Path(layout.events("node000"))
+    failed = next(line for line in events.read_text().splitlines() if "attempt.failed" in line)
+    earlier = {**json.loads(failed), "allocation": 0, "attempt": 2}
+    events.write_text(f"{json.dumps(earlier)}\n{events.read_text()}")
+    assert [each.times.ended for each in collect_report(layout, take_snapshot(layout, None)).attempts] == before
+
+
 def test_the_page_does_not_tell_useful_time_by_events_that_may_not_be_read(tmp_path: Path) -> None:
     layout = build_run(tmp_path / "run", nodes=2)
     data = collect_report(layout, take_snapshot(layout, None))
