@@ -179,6 +179,11 @@ class Gathering:
             return short
         return short - self._roster.surplus(most) - len(self._roster.called_back(least, most))
 
+    def woke(self, now: float) -> None:
+        """Take note that this process stood still until now, and heard nobody."""
+        if self._round is not None:
+            self._round.woke(now)
+
     def succeeds(self) -> None:
         """Close the round of a successor: nodes that did not join are not waited for, but may join later."""
         self._round = None

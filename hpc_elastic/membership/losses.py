@@ -210,8 +210,9 @@ class SuccessionRound:
     a lease later. Members that have all joined this round have fenced, so only the lost head's own workers matter;
     the workers of a dead agent are dead. If all members without the head are too few, spares that are on their way
     may make up the number. Where this agent stood still until it lost the head, as a suspend of the whole job makes it,
-    the head has a moment to be found, as its members have if it wakes up first. Where the world has room for more
-    nodes, spares have a moment to come.
+    the head has a moment to be found, as its members have if it wakes up first; and where it stood still since,
+    members that it has not heard have one to return. Where the world has room for more nodes, spares have a moment to
+    come.
 
     Args:
         succession: the lost head and the world that is carried on.
@@ -220,7 +221,7 @@ class SuccessionRound:
         now: when the round begins, in monotonic seconds.
     """
 
-    __slots__ = ("_awaited", "_began", "_departures", "_roster", "_seen", "_timing", "succession")
+    __slots__ = ("_awaited", "_began", "_departures", "_returns_until", "_roster", "_seen", "_timing", "succession")
 
     def __init__(self, succession: Succession, timing: Timing, roster: Roster, now: float) -> None:
         self._began = now
@@ -230,6 +231,11 @@ class SuccessionRound:
         self._awaited = [node.node for node in succession.world.nodes if node.node != succession.lost.node]
         self._seen = 0  # how many of `_awaited` are known to be here, so that a join need not check all
         self._departures = roster.departures
+        self._returns_until = -NEVER
+
+    def woke(self, now: float) -> None:
+        """Give members a moment to return that have not been heard because this process stood still until now."""
+        self._returns_until = now + self._timing.returns_within_s
 
     def closes_at(self, is_enough: Callable[[], bool], has_room: Callable[[], bool]) -> float:
         """Return when the next attempt may be opened with the nodes that have joined, in monotonic seconds.
@@ -240,7 +246,8 @@ class SuccessionRound:
         """
         lost = self.succession.lost
         if not (self._is_complete() and is_enough()):  # a successor that begins late has to be found, too
-            return max(lost.contact + self._timing.closes_after_contact_s, self._began + self._timing.is_found_within_s)
+            found = self._began + self._timing.is_found_within_s
+            return max(lost.contact + self._timing.closes_after_contact_s, found, self._returns_until)
         at = lost.contact if lost.is_dead else lost.contact + self._timing.succeeds_after_contact_s
         if lost.was_paused and not lost.is_dead:  # a head that wakes up as this agent does has a moment to answer
             at = max(at, self._began + self._timing.is_found_within_s)

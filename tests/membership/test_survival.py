@@ -636,6 +636,18 @@ def test_a_successor_that_stood_still_gives_a_head_that_may_have_too_a_moment_to
     assert the_claim(joined_by_all(succeeding(replace(given, lost=is_dead))))
 
 
+def test_a_successor_that_stood_still_while_it_gathered_gives_members_a_moment_to_return() -> None:
+    """They have not lost it for any fault of their own; one that does not return has had the time to."""
+    script = succeeding(succession(is_dead=True), min_nodes=1)
+    script.join(1, 2)
+    script.now += 3 * LEASE_S
+    assert not of_kind(script.head.tick(script.now), ClaimAttempt), "without node2, which it has not heard meanwhile"
+    assert not of_kind(script.join(2), ClaimAttempt), "node3 may come as well"
+    assert not of_kind(script.pass_time(LEASE_S / 2 - 0.1), ClaimAttempt)
+    claim = the_claim(script.pass_time(0.2)).claim
+    assert (claim.members, claim.reason) == (("node1", "node2"), "node0, node3 were lost: no answer for 6 s")
+
+
 def joined_by_all(script: HeadScript) -> list[Action]:
     script.join(1, 2)
     return script.join(3)

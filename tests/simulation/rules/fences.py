@@ -117,7 +117,13 @@ class Fences:
         if cause is None or claim.reason == RESUMED or claim.attempt in self._run.disk.claims:
             return
         self._check_class(agent, head, cause)
-        if cause.failure_class in LOST:
+        # A successor names whom it goes on without, once these have had a moment to find it again.
+        latest, returned_by = (
+            self._run.disk.latest_claim,
+            self._woke_at.get(head, -NEVER) + self._run.scenario.lease_s / 2,
+        )
+        is_successors = latest is not None and latest.head != agent.name and agent.now >= returned_by
+        if cause.failure_class in LOST and not is_successors:
             named = {cause.node, *cause.nodes}
             asleep = sorted(node for node in named if hows.get(node) == {ASLEEP})
             what = f"{agent.name} names {sorted(named)} as the cause of attempt {claim.attempt}"
