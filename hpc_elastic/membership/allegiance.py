@@ -41,6 +41,7 @@ class Allegiance:
         is_dead: bool,
         was_silent: bool,
         was_paused: bool,
+        round_trip_s: float,
     ) -> LostHead | None:
         """Record the loss of the head, and return the lost head that counts; None if there was no head to lose."""
         if self.is_headless:
@@ -55,6 +56,7 @@ class Allegiance:
                 attempt=attempt,
                 was_silent=was_silent,
                 was_paused=was_paused,
+                round_trip_s=round_trip_s,
                 spares=self._spares,
             )
         return self.lost

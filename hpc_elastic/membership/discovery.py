@@ -43,6 +43,7 @@ from hpc_elastic.membership.timing import (
     MOST_DOUBLINGS,
     MOST_SPARES,
     READS_EVERY_S,
+    ROUND_TRIPS,
     TURNS_AHEAD,
     TURNS_TO_ASK,
 )
@@ -366,7 +367,8 @@ class HeadDiscovery:
         if not self._dialled:
             pause = FIRST_PAUSE_S * 2 ** min(before, 10)
             self._dial_at = now + min(LONGEST_PAUSE_S, pause)
-        within_s = ANSWERS_WITHIN_S * 2 ** min(before // 4, MOST_DOUBLINGS)
+        is_slow = self._lost.round_trip_s * ROUND_TRIPS > ANSWERS_WITHIN_S
+        within_s = ANSWERS_WITHIN_S * 2 ** min(before // 4 + is_slow, MOST_DOUBLINGS)
         return [Dial(node=node, agent=agent, within_s=within_s)]
 
     def _may_follow(self, node: str) -> bool:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections import deque
+
 from hpc_elastic.membership.messages import Beat
 from hpc_elastic.membership.timing import MANY, Timing
 
 NEVER = float("inf")
+LATEST_ECHOES = 4  # as many as there are in a member's patience
 
 
 class Lease:
@@ -33,6 +36,7 @@ class Lease:
         self._nodes = MANY  # members of the head, until it says how many it has
         self.beats_as_one_of: float  # nodes: the next beat comes as with so many members; from `start`
         self.contact = -NEVER  # when the head's last message came
+        self._round_trips: deque[float] = deque(maxlen=LATEST_ECHOES)
 
     def start(self, now: float, asked: float | None = None) -> None:
         """Begin the lease on a head that was heard now, which may be another head than before.
@@ -79,10 +83,16 @@ class Lease:
         self._sent[self._number] = now
         return [Beat(number=self._number, heard=self._heard)]
 
-    def echoed(self, number: int) -> None:
+    @property
+    def round_trip_s(self) -> float:
+        """Return how long the slowest of the latest echoes took; 0 before the first."""
+        return max(self._round_trips, default=0.0)
+
+    def echoed(self, number: int, now: float) -> None:
         """Extend the lease: the head echoed a beat, so it heard all beats that were sent before it, too."""
         sent = self._sent.pop(number, None)
         if sent is not None and self._heard_until < NEVER:
+            self._round_trips.append(now - sent)
             self._heard = max(self._heard, number)
             self._heard_until = max(self._heard_until, sent)
             self._set_deadlines()

@@ -141,7 +141,7 @@ class Member:
         """Handle a message from the head."""
         self._lease.contact = now
         if isinstance(message, messages.Echo):
-            self._lease.echoed(message.number)
+            self._lease.echoed(message.number, now)
             return []
         if isinstance(message, messages.Welcome):
             if self._allegiance.is_headless:  # it came when this node had just given that head up
@@ -184,7 +184,13 @@ class Member:
         contact, attempt = self._lease.contact, self.attempt
         was_silent = is_dead and now - contact >= self._timing.silent_before_restart_s(self._lease.beats_as_one_of)
         if self._leave is not None or not self._allegiance.lose(
-            why, contact, attempt, is_dead=is_dead, was_silent=was_silent, was_paused=was_paused
+            why,
+            contact,
+            attempt,
+            is_dead=is_dead,
+            was_silent=was_silent,
+            was_paused=was_paused,
+            round_trip_s=self._lease.round_trip_s,
         ):
             return []
         self._lease.end()

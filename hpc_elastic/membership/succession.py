@@ -25,7 +25,8 @@ class LostHead:
     connection without a message from the head, so its agent is dead, and its workers with it. `was_silent`: it did so
     after a silence, as a machine does that has started again meanwhile. `attempt`: the latest attempt that it assigned
     to this node. `was_paused`: this agent stood still until then, so the head may have stood still as well. `spares`:
-    the nodes without a part in its world, as far as it has told.
+    the nodes without a part in its world, as far as it has told. `round_trip_s`: how long the slowest of its latest
+    echoes took, which tells of the network as well as of the head.
     """
 
     node: str | None
@@ -36,6 +37,7 @@ class LostHead:
     was_silent: bool = False
     was_paused: bool = False
     spares: tuple[Candidate, ...] = ()
+    round_trip_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

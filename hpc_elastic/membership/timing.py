@@ -202,8 +202,10 @@ EARLY_TURNS = 16  # whose own turn comes later begins with one: they are many in
 MOST_SPARES = 64  # how many spares a world's record names, and how many turns of members they wait for at most
 MOST_TURNS = 64  # how many members a claim names in the order of their turns; the whole roster is read beyond that
 # How long a dialled agent has to accept the connection at first; the time doubles every four rounds of dialling, for a
-# slow machine. An agent that has accepted it and keeps it open is the head, and has the longest time for its answer.
+# slow machine, and once before the first where two round trips, to connect and to prove the secret, may take longer.
+# An agent that has accepted it and keeps it open is the head, and has the longest time for its answer.
 ANSWERS_WITHIN_S = 0.5
+ROUND_TRIPS = 2
 MOST_DOUBLINGS = 3
 LONGEST_ANSWER_S = ANSWERS_WITHIN_S * 2**MOST_DOUBLINGS
 # The pauses between two rounds of dialling, and between two looks into the run directory.

@@ -589,6 +589,18 @@ def test_one_that_is_named_while_a_new_claim_is_read_has_half_a_second_to_answer
     assert (dial.node, dial.within_s) == ("node3", 0.5)
 
 
+@pytest.mark.parametrize(("round_trip_s", "within_s"), [(0.0, 0.5), (0.25, 0.5), (0.3, 1.0), (5.0, 1.0)])
+def test_an_agent_has_more_time_to_answer_at_first_where_the_network_was_seen_to_need_it(
+    round_trip_s: float, within_s: float
+) -> None:
+    """Half a second is too short for two round trips of 0.3 s; what stood still for seconds may be dead by now."""
+    lost = LostHead(node="node0", contact=-1.0, is_dead=False, why="no answer", attempt=1, round_trip_s=round_trip_s)
+    discovery = HeadDiscovery(replace(SETTINGS, node="node4"), lost, 0.0)
+    discovery.tick(0.0)
+    found = [each for each in discovery.read(records(a_world(*range(9))), 0.0) if isinstance(each, Dial)]
+    assert [dial.within_s for dial in found] == [within_s]
+
+
 def test_two_that_gather_do_not_leave_for_each_other() -> None:
     search = Search("node5", records(a_world(*range(9))))
     search.pass_time(4)

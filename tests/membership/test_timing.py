@@ -138,8 +138,21 @@ def test_a_members_deadline_counts_from_when_it_sent_the_beat_that_was_answered(
     lease.share(2)
     (beat,) = lease.beat(lease.next_beat)
     sent = lease.next_beat - Timing(lease_s=9).beats_every_s(2)
-    lease.echoed(beat.number)
+    lease.echoed(beat.number, lease.next_beat)
     assert lease.deadline == pytest.approx(sent + 6.0)
+
+
+def test_a_member_knows_how_long_the_slowest_of_its_latest_echoes_took() -> None:
+    lease = Lease(Timing(lease_s=9))
+    lease.start(0.0)
+    assert lease.round_trip_s == 0.0
+    found = []
+    for took_s in (0.01, 0.4, 0.02, 0.02, 0.02, 0.02):
+        sent = lease.next_beat
+        (beat,) = lease.beat(sent)
+        lease.echoed(beat.number, sent + took_s)
+        found.append(lease.round_trip_s)
+    assert found == pytest.approx([0.01, 0.4, 0.4, 0.4, 0.4, 0.02])
 
 
 def test_a_member_sends_its_first_beat_in_time_for_the_number_of_members_once_it_knows_that() -> None:

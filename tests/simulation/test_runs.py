@@ -327,6 +327,7 @@ def test_a_pause_of_the_head_beside_a_killed_agent_is_one_loss_and_not_all_of_th
         pytest.param(32585, id="who is refused by a head of another version leaves for that"),
         pytest.param(31343, id="a store host that ends as the next attempt starts is that one's, too"),
         pytest.param(241373, id="a head that closes a connection for a newer one of the same agent is not dead"),
+        pytest.param(30017695, id="successors that need a second to answer find each other within a lease of 3 s"),
         pytest.param(
             30025027, id="who has not found a successor that stood still is lost, once it had a moment for it"
         ),

@@ -12,7 +12,7 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from hpc_elastic.membership.member import MemberPhase
-from hpc_elastic.membership.timing import ANSWERS_WITHIN_S, DRIFT
+from hpc_elastic.membership.timing import DRIFT
 from hpc_elastic.rundir.records import RunResultRecord
 from tests.simulation.rules.invariants import STOPS_WITHIN_S, require
 from tests.simulation.rules.starts import OPERATIONS
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 TALKS_S = 8.0  # reading, dialling, answering, and trying again
 DISK_OPERATIONS = 12  # one after the other, from a loss to the next start
 LEAVES_WITHIN_S = 30.0
-MESSAGES_OF_A_JOIN = 5  # connecting, two of the handshake, the request and its answer
 DEATHS = frozenset({"kill_agent", "power_off", "exit_worker", "kill_worker", "break_gpu"})
 ENDED_FOR_TOO_FEW = ("node_lost", "nodes_missing")
 
@@ -75,16 +74,6 @@ class Progress:
         """Whether there is a head that waits for the run directory: its members have it, and wait with it."""
         return any(self._has_slow_disk(agent) for agent in self._run.agents if agent.headquarters is not None)
 
-    def _meet_late(self) -> bool:
-        """Whether nodes that look for each other may meet after a short lease's last wait, since messages are slow.
-
-        The first tries give an answer half a second, and a conversation in which each message takes 0.2 s needs more.
-        Those that have too few nodes wait 3 L + 1 s, for safety needs no more: a cluster's messages take a thousandth.
-        """
-        scenario, slowest_s = self._run.scenario, max(self._run.scenario.delays_s)
-        meets_s = TALKS_S + 20 * slowest_s
-        return MESSAGES_OF_A_JOIN * slowest_s > ANSWERS_WITHIN_S and 3 * scenario.lease_s + 1 < meets_s
-
     def _stops_late(self) -> bool:
         """Whether a worker that survives its KILL holds its head up for longer than those with too few nodes wait.
 
@@ -106,12 +95,12 @@ class Progress:
         """A run that a side could carry on is not ended for too few nodes."""
         is_slow = self._has_slow_head() or self._has_slow_disk(agent)  # a head of an earlier start, too
         is_slow = is_slow or self._was_on_its_way(agent)
-        is_excused = is_slow or self._meet_late() or self._stops_late() or not self._may_lose()
+        is_excused = is_slow or self._stops_late() or not self._may_lose()
         if result.reason in ENDED_FOR_TOO_FEW and result.attempts and not is_excused:
             side = self.side()
             ends = f"{agent.name} ends the run for {result.reason} ({result.cause})"
             require(not side, f"{ends}, though {side} could go on, at {self._run.clock.now:.1f} s")
-        if result.reason in ENDED_FOR_TOO_FEW and result.attempts and self._may_lose() and not self._meet_late():
+        if result.reason in ENDED_FOR_TOO_FEW and result.attempts and self._may_lose():
             self._check_spares(agent, result)
         if result.reason in ENDED_FOR_TOO_FEW and not result.attempts and self._run.witness.kinds == {"unhealthy"}:
             healthy = [each for each in self._run.agents if each.found_at is None]

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.05, 0.5  # between two rounds; each is twice as long as the one before
 ANSWERS_WITHIN_S, LONGEST_ANSWER_S = 0.5, 4.0  # of who is asked; the time doubles after each four rounds
+ROUND_TRIPS = 2  # to connect and to prove the secret; where those may take longer, it has doubled once before the first
 MOST_SPARES = 64  # turns of members that they wait for at most
 ROUNDS_OF_DEAD = 4  # of which a member asks the agent of a dead head in one
 READS_EVERY_S = 1.0  # the run directory, after it has been read, or could not be
@@ -262,7 +263,7 @@ class Searches:
         search, now = self._of[id(discovery)], agent.now
         is_punctual = not (agent.process.has_ever_frozen or self._are_late)
         self._check_read(agent, discovery)
-        self._check_patience(agent, search, dial)
+        self._check_patience(agent, discovery, search, dial)
         require(dial.node != agent.name, f"{agent.name} asks itself whether it is head")
         self._check_owed(agent, search, dial.node)
         self._check_gatherer(agent, discovery, search, dial.node)
@@ -290,7 +291,18 @@ class Searches:
             is_mutual = (agent.start_number, attempt, node, agent.name) in self._gatherers
             require(not is_mutual, f"{agent.name} and {node} gather after attempt {attempt}, and ask each other")
 
-    def _check_patience(self, agent: Agent, search: _Search, dial: Dial) -> None:
+    def _has_doubled(self, agent: Agent, discovery: HeadDiscovery) -> bool:
+        """Whether there is twice the time for an answer, for the lost head has answered late just before."""
+        is_slow = discovery._lost.round_trip_s * ROUND_TRIPS > ANSWERS_WITHIN_S
+        if is_slow and not (self._are_late or self._run.network.was_ever_closed):
+            slowest_s = 2 * max(self._run.scenario.delays_s)
+            has_frozen = any(each.process.has_ever_frozen for each in self._run.everybody)
+            may_be = has_frozen or slowest_s * ROUND_TRIPS > ANSWERS_WITHIN_S
+            what = f"{agent.name} has had an echo after {discovery._lost.round_trip_s:.3f} s"
+            require(may_be, f"{what}, and the network needs {slowest_s} s at most")
+        return is_slow
+
+    def _check_patience(self, agent: Agent, discovery: HeadDiscovery, search: _Search, dial: Dial) -> None:
         """Who is asked for the n-th time has been asked in n rounds at least, and none of them was without a question.
 
         But where nobody is left to ask: such a round takes its pause; and a node that others name is asked at once. Who
@@ -301,7 +313,10 @@ class Searches:
             asked, named, began = search.before.asked + asked, search.before.named | named, search.before.began
         least = 0 if named else sum(each.node == dial.node for each in asked)
         most = len(asked) + int((agent.now - began) / LONGEST_PAUSE_S) + 1
-        shortest_s, longest_s = (min(LONGEST_ANSWER_S, ANSWERS_WITHIN_S * 2 ** (each // 4)) for each in (least, most))
+        doubled = self._has_doubled(agent, discovery)
+        shortest_s, longest_s = (
+            min(LONGEST_ANSWER_S, ANSWERS_WITHIN_S * 2 ** (each // 4 + doubled)) for each in (least, most)
+        )
         what = f"{agent.name} asks {dial.node}, and waits for {dial.within_s} s"
         require(shortest_s <= dial.within_s <= longest_s, f"{what}, not {shortest_s} to {longest_s} s")
 
@@ -320,7 +335,8 @@ class Searches:
         what = f"{agent.name} asks {dial.node} again after {agent.now - last.at:.3f} s"
         is_so = due - LATE_S <= agent.now <= due + LATE_S
         require(is_so, f"{what}, not {due - last.at:.3f} s, in round {round_ + 1 + more}")
-        within_s = min(LONGEST_ANSWER_S, ANSWERS_WITHIN_S * 2 ** ((round_ + more) // 4))
+        doublings = (round_ + more) // 4 + self._has_doubled(agent, discovery)
+        within_s = min(LONGEST_ANSWER_S, ANSWERS_WITHIN_S * 2**doublings)
         require(dial.within_s == within_s, f"{what}, and waits for {dial.within_s} s, not {within_s} s")
 
     def _rounds_between(self, agent: Agent, discovery: HeadDiscovery, search: _Search, node: str) -> int | None:
