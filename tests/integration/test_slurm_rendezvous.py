@@ -164,7 +164,7 @@ def test_a_node_that_can_start_no_agent_is_not_waited_for_and_the_job_starts_aga
     run.assert_records_valid()
 
 
-@pytest.mark.every_slurm
+@pytest.mark.mirrored
 def test_what_another_srun_of_the_script_says_of_a_node_ends_no_agent_there(
     slurm_door: Door, slurm: Cluster, tmp_path: Path
 ) -> None:

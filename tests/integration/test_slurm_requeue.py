@@ -456,7 +456,7 @@ def test_a_chained_job_goes_on_though_the_reservation_of_its_script_is_over(slur
     assert told in script_output(run, second)
 
 
-@pytest.mark.every_slurm
+@pytest.mark.mirrored
 def test_a_job_that_slurm_never_requeues_goes_on_as_another_job(slurm_door: Door, slurm: Cluster) -> None:
     """A site's job_submit plugin, or an administrator, has it so: nobody knew of it at the submission."""
     write_job(slurm_door, TRAINS_ON, nodes="2", workers="1", more="requeue: {on: [preempted, time_limit]}")

@@ -183,7 +183,7 @@ def test_run_whose_agents_load_python_for_long_does_not_blame_another_step(slurm
     assert_over(only_run(slurm_door, ""), "SUCCEEDED", 0)
 
 
-@pytest.mark.every_slurm
+@pytest.mark.mirrored
 @pytest.mark.parametrize(
     "has_waited",
     [

@@ -218,7 +218,7 @@ def make_writers_wait(path: str) -> Callable[[], None]:
     return go_on
 
 
-@pytest.mark.every_slurm
+@pytest.mark.mirrored
 def test_a_run_goes_on_whose_job_ends_with_its_scripts_node_as_the_next_attempt_starts(
     slurm_door: Door, slurm: Cluster
 ) -> None:
@@ -269,7 +269,7 @@ def test_a_run_whose_script_a_person_kills_is_over_and_has_lost_no_node(slurm_do
     assert "DOWN" not in status["cause"] + explained, explained
 
 
-@pytest.mark.every_slurm
+@pytest.mark.mirrored
 def test_a_run_whose_script_a_person_kills_long_after_a_loss_is_over_and_has_lost_no_node_since(
     slurm_door: Door, slurm: Cluster
 ) -> None:

@@ -35,7 +35,7 @@ def allocations(run: Run) -> list[int]:
     return [run.read(run.layout.claim(attempt))["allocation"] for attempt in run.attempts()]
 
 
-@pytest.mark.every_slurm
+@pytest.mark.mirrored
 def test_the_batch_host_loses_power_while_it_trains(slurm_door: Door, slurm: Cluster, record_property: Note) -> None:
     Training.write_job(slurm_door, nodes="{min: 2, max: 4}")
     waiting = slurm_door.start("submit", "job.yaml", "--wait")

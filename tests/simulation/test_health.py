@@ -30,7 +30,7 @@ SEEN = {
         rejoin="immediately",
         faults=(
             Fault(what="kill_agent", node=0, at=10.0),
-            Fault(what="partition", node=2, side=(2,), way="in", at=13.63, lasts_s=2.5),
+            Fault(what="partition", node=2, side=(2,), way="in", at=11.54, lasts_s=2.5),
         ),
     ),
     "a member keeps what its checks find to itself": draw_health(56),
