@@ -15,7 +15,7 @@ from hpc_elastic.agent.drivers.requeue import AllocationEnd
 from hpc_elastic.agent.records.chain import ClaimChain
 from hpc_elastic.agent.rendezvous.findings import Findings
 from hpc_elastic.membership import run_states
-from hpc_elastic.membership.actions import Action
+from hpc_elastic.membership.actions import Action, SendToHead
 from hpc_elastic.membership.exits import Exits
 from hpc_elastic.membership.gathering import Gathering
 from hpc_elastic.membership.head import Head
@@ -25,7 +25,7 @@ from hpc_elastic.membership.leases import Leases
 from hpc_elastic.membership.losses import Losses
 from hpc_elastic.membership.member import Member
 from hpc_elastic.membership.members import Members
-from hpc_elastic.membership.messages import Beat, Stop
+from hpc_elastic.membership.messages import Beat, Health, Stop, Welcome
 from hpc_elastic.membership.roster import Roster, RosterEntry
 from tests.simulation.file_system import DiskThread
 from tests.simulation.plant import Plant
@@ -124,6 +124,15 @@ def _whatever_came_before(_: Callable[[AllocationEnd, str, str], None]) -> Calla
     return stopping
 
 
+def _twice(received: Callable[..., list[Action]]) -> Callable[..., list[Action]]:
+    def telling(member: Member, message: Any, now: float) -> list[Action]:
+        actions = received(member, message, now)
+        is_ill = isinstance(message, Welcome) and member.join.unhealthy is not None
+        return [*actions, SendToHead(message=Health(problem=member.join.unhealthy))] if is_ill else actions
+
+    return telling
+
+
 def _each_half_minute(_: Callable[[JobClock], float]) -> Callable[[JobClock], float]:
     return lambda clock: clock._asked_at + 30
 
@@ -162,6 +171,7 @@ REPORT_BUGS = {
     ),
     "who has exited 0 is not told": ReportBug(Member, "_global_ranks", _returning(""), "failures", "had exited 0"),
     "what was heard is not told": ReportBug(Lease, "beat", _heard_nothing, "foretold", "says that it has heard"),
+    "a health problem is told again": ReportBug(Member, "received", _twice, "health", "tells of its health again"),
     "a store is offered again": ReportBug(
         Member, "workers_stopped", _with_the_port_before, "failures", "next store is at"
     ),

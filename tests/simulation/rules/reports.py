@@ -47,6 +47,7 @@ class Reports:
         self._beats: dict[Agent, int] = {}
         self._echoes: dict[Agent, int] = {}
         self._joins: dict[Agent, int] = {}
+        self._problem_told: dict[Agent, str | None] = {}  # of its health, at last
         self._broken: set[Part] = set()
         self._starts: dict[Agent, float] = {}  # when each has been told to start workers last
         self._stopping: dict[Part, StopManner] = {}
@@ -176,6 +177,9 @@ class Reports:
             self._terminated(agent)
         elif isinstance(message, messages.Health):
             self._health(agent, message.problem)
+            is_news = message.problem != self._problem_told.get(agent)
+            require(is_news, f"{agent.name} tells of its health again: {message.problem}")
+            self._problem_told[agent] = message.problem
         elif isinstance(message, messages.Join):
             self.joins(agent, message)
 
@@ -190,6 +194,7 @@ class Reports:
         theirs = join.node, join.node_id, join.store_port
         require(mine == theirs, f"{who} as {theirs}, and it is {mine}")
         self._health(agent, join.unhealthy)
+        self._problem_told[agent] = join.unhealthy
 
     def beats(self, agent: Agent, beat: messages.Beat) -> None:
         """A member sends a beat.
