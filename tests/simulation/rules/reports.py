@@ -177,7 +177,7 @@ class Reports:
             self._terminated(agent)
         elif isinstance(message, messages.Health):
             self._health(agent, message.problem)
-            is_news = message.problem != self._problem_told.get(agent)
+            is_news = agent not in self._problem_told or message.problem != self._problem_told[agent]
             require(is_news, f"{agent.name} tells of its health again: {message.problem}")
             self._problem_told[agent] = message.problem
         elif isinstance(message, messages.Join):
