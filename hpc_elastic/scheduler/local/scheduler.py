@@ -64,6 +64,7 @@ class LocalScheduler:
             SchedulerError: it cannot be started.
             FileSystemError: its output cannot be made in the run directory.
         """
+        self._collect()
         layout = RunLayout(os.path.dirname(script))
         temporary = os.path.join(layout.root, f".local.{os.urandom(6).hex()}.tmp")
         with file_system_errors(layout.root):
@@ -76,7 +77,6 @@ class LocalScheduler:
             raise
         finally:
             os.close(output)
-        self._collect()
         return job_id
 
     def _start(self, script: str, output: int, name_output: Callable[[str], None]) -> str:

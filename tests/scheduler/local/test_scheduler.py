@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -105,7 +106,17 @@ def test_query_knows_the_exit_code_of_its_child(
     assert scheduler.query([job_id])[job_id].exit_code == exit_code
 
 
-def test_a_later_question_collects_the_process_of_a_job_that_is_over(submit: Submit, scheduler: LocalScheduler) -> None:
+def test_a_later_question_collects_the_process_of_a_job_that_is_over(
+    submit: Submit, scheduler: LocalScheduler, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    start = LocalScheduler._start
+
+    def start_and_await_the_end(scheduler: LocalScheduler, *arguments: Any) -> str:
+        job_id = start(scheduler, *arguments)
+        os.waitid(os.P_PID, int(job_id.split("-")[1]), os.WEXITED | os.WNOWAIT)
+        return job_id
+
+    monkeypatch.setattr(LocalScheduler, "_start", start_and_await_the_end)  # nor does the submission collect it
     job_id = submit("exit 3")
     pid = int(job_id.split("-")[1])
     wait_until(lambda: Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z", "it has ended")
