@@ -26,7 +26,7 @@ from hpc_elastic.worker.exception_texts import (
     texts_of,
 )
 from tests.slurm_sandbox.sandbox import wait_until
-from tests.tiers import longer
+from tests.tiers import longer, variants
 
 if TYPE_CHECKING:
     from tests.worker.conftest import Runner
@@ -276,7 +276,13 @@ ENDLESS = {
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("name", [*list(ENDLESS)[:1], *longer(*list(ENDLESS)[1:])])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "waits",
+        *variants(*list(ENDLESS)[1:], of="test_an_exception_whose_text_never_comes_is_told_and_recorded_without_it"),
+    ],
+)
 def test_an_exception_whose_text_never_comes_is_told_and_recorded_without_it(
     runner: Runner, command_of: Callable[..., list[str]], name: str
 ) -> None:
@@ -312,7 +318,14 @@ EXITS = {
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("name", EXITS)
+@pytest.mark.parametrize(
+    "name",
+    [
+        "waits",
+        "raises",
+        *variants("in a hook", of="test_a_rank_whose_exit_text_never_comes_or_fails_ends_and_tells_its_agent"),
+    ],
+)
 def test_a_rank_whose_exit_text_never_comes_or_fails_ends_and_tells_its_agent(
     runner: Runner, command_of: Callable[..., list[str]], name: str
 ) -> None:

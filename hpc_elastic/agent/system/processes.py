@@ -195,8 +195,11 @@ def find_below(ancestor: int, marks: Marks, *, spared: Collection[int] = ()) -> 
     """Return the run's processes below an ancestor that are alive, by process id; reads nothing of other processes.
 
     They are those that carry the marks, and whatever these have started. An orphan is below if the ancestor is a
-    subreaper. A process that starts or ends meanwhile may be missed. All are missed where the kernel has no lists of
-    children (CONFIG_PROC_CHILDREN, which distributions set).
+    subreaper, also one that comes to it during the first look. A process that starts or ends meanwhile may be missed.
+    All are missed where the kernel has no lists of children (CONFIG_PROC_CHILDREN, which distributions set).
+
+    It looks twice, and not until nobody comes: processes may hand on orphans faster than a busy node lets this one
+    look, until whoever waits for this kills them.
 
     Args:
         ancestor: the process id of the one below which they are.
@@ -204,16 +207,19 @@ def find_below(ancestor: int, marks: Marks, *, spared: Collection[int] = ()) -> 
         spared: process ids to leave out, with everything below them.
     """
     found = {}
-    left = [(pid, False) for pid in _list_children(ancestor)]
-    while left:
-        pid, is_ours = left.pop()
-        process = None if pid == os.getpid() or pid in spared else find_process(pid)
-        if process is None:
-            continue
-        is_ours = is_ours or marks.match(read_environment(pid))
-        left += [(child, is_ours) for child in _list_children(pid)]
-        if is_ours and _counts(process):
-            found[pid] = process
+    looked_at: set[int] = set()
+    for _ in range(2):  # the second time: orphans of processes that ended before their lists were read
+        left = [(pid, False) for pid in _list_children(ancestor) if pid not in looked_at]
+        while left:
+            pid, is_ours = left.pop()
+            looked_at.add(pid)
+            process = None if pid == os.getpid() or pid in spared else find_process(pid)
+            if process is None:
+                continue
+            is_ours = is_ours or marks.match(read_environment(pid))
+            left += [(child, is_ours) for child in _list_children(pid)]
+            if is_ours and _counts(process):
+                found[pid] = process
     return found
 
 

@@ -424,7 +424,7 @@ class Workers:
     def _kill_below(self) -> None:
         """Kill what is below this process; a look at all processes of a node with thousands takes too long for a fence.
 
-        An orphan that comes to this process during a look may be missed in it, and is there in the next one.
+        What a process starts during a look may be missed in it, and is there in the next one.
         """
         killed: set[int] = set()
         while (found := find_below(os.getpid(), self._marks, spared=self._spared())).keys() - killed:

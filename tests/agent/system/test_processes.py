@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from hpc_elastic.agent.system import processes
 from hpc_elastic.agent.system.processes import (
     AGENT_VARIABLE,
     ATTEMPT_VARIABLE,
@@ -320,6 +321,52 @@ def is_below(pid: int) -> bool:
         process = find_process(pid)
         pid = process.parent if process is not None else os.getpid()  # it has ended meanwhile
     return pid == os.getpid()
+
+
+# Starts a child that keeps the marks, and waits.
+PARENT = f"""
+import subprocess, sys
+child = subprocess.Popen([sys.executable, "-c", {SLEEP!r}], stdout=subprocess.PIPE)
+child.stdout.readline()
+print(child.pid, flush=True)
+input()
+"""
+
+
+def test_an_orphan_that_comes_to_the_ancestor_during_the_look_is_found(
+    spawn: Spawn, subreaper: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its parent ended after the ancestor's list was read and before its own was: neither had it."""
+    parent = spawn(PARENT, marks_of(tmp_path))
+    orphan, list_children = first_number(parent), processes._list_children
+
+    def list_late(pid: int) -> list[int]:
+        if pid == parent.pid and parent.returncode is None:
+            parent.kill()
+            parent.wait()
+        return list_children(pid)
+
+    monkeypatch.setattr(processes, "_list_children", list_late)
+    try:
+        assert orphan in find_below(os.getpid(), Marks(run_dir=str(tmp_path), node="node1"))
+    finally:
+        os.kill(orphan, signal.SIGKILL)
+        os.waitpid(orphan, 0)
+
+
+def test_a_look_below_ends_though_orphans_come_to_the_ancestor_all_the_while(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Six processes that start others and leave them kept a fence of a busy node looking until somebody ended them."""
+    lists: list[int] = []
+
+    def list_another(pid: int) -> list[int]:
+        assert len(lists) < 100
+        lists.append(2**22 + 1 + len(lists))  # no process has such a number
+        return lists[:]
+
+    monkeypatch.setattr(processes, "_list_children", list_another)
+    assert find_below(os.getpid(), Marks(run_dir=str(tmp_path), node="node1")) == {}
 
 
 def test_where_the_kernel_lists_no_children_none_is_found_below(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ import os
 import shutil
 import threading
 import weakref
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,11 +18,14 @@ import pytest
 from hpc_elastic.agent.node.environment import NodeFacts
 from hpc_elastic.agent.node.preparation import NodeReport
 from hpc_elastic.agent.system.background import BackgroundThread
+from hpc_elastic.agent.workers import group
 from hpc_elastic.agent.workers.group import START_AGAIN_S, START_TRIES, LocalWorkers
 from hpc_elastic.agent.workers.spawn import StartFailedError
+from hpc_elastic.agent.workers.state_files import StatePart, write_states
 from hpc_elastic.agent.workers.worker_start import WorkerStart
 from hpc_elastic.membership.messages import StopManner
 from hpc_elastic.plan.roles import EntrypointPlan
+from hpc_elastic.rundir.layout import RunLayout
 from hpc_elastic.rundir.state_records import Flush, StateVersion
 from hpc_elastic.scheduler.allocation import Allocation
 from hpc_elastic.state_memory import SlotState, fill_slot
@@ -338,8 +341,19 @@ def test_what_an_attempt_left_in_cycles_is_gone_when_the_next_one_has_started(tm
 
 @pytest.mark.long
 @pytest.mark.parametrize("within_s", [0.0, None])
-def test_the_writing_of_a_state_is_given_up_when_the_head_says_so(tmp_path: Path, within_s: float | None) -> None:
+def test_the_writing_of_a_state_is_given_up_when_the_head_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, within_s: float | None
+) -> None:
     state = SlotState(slot=0, sequence=1, attempt=1, step=7, length=3, is_replicated=True, crc=None)
+    may_write = threading.Event()
+    if within_s is None:
+        may_write.set()
+
+    def write_when_it_may(layout: RunLayout, flush: Flush, parts: Sequence[StatePart]) -> str:
+        may_write.wait(20)
+        return write_states(layout, flush, parts)
+
+    monkeypatch.setattr(group, "write_states", write_when_it_may)
 
     async def scene(made: Scene) -> None:
         await made.start()
@@ -348,7 +362,10 @@ def test_the_writing_of_a_state_is_given_up_when_the_head_says_so(tmp_path: Path
         with fill_slot(states._numbers[0], states._files[0], state) as write:
             write(memoryview(b"abc"), 0)
         flush = Flush(ended=1, state=StateVersion(attempt=1, step=7), within_s=within_s)
-        line = await made.workers.flush_state(flush)
+        try:
+            line = await made.workers.flush_state(flush)
+        finally:
+            may_write.set()
         if within_s is None:
             assert line.startswith("kept step 7 for the next allocation: ")
         else:
