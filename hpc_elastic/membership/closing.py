@@ -132,7 +132,7 @@ class Closing:
             if now - member.lease.heard >= self._timing.silent_before_restart_s(member.lease.nodes):
                 self._job_end.lost(member.node, is_agent_alone=False)
                 self.lost(member.node)
-        self._roster.clear()
+            self._roster.remove(member.node)
         return drops
 
 

@@ -35,11 +35,10 @@ from hpc_elastic.membership.messages import Elsewhere
 from hpc_elastic.membership.succession import LostHead, Order, Records, Succession, order_of, order_of_succession
 from hpc_elastic.membership.timing import (
     ANSWERS_WITHIN_S,
+    DIAL_PAUSES_S,
     EARLY_TURNS,
-    FIRST_PAUSE_S,
     GATHERS_AFTER_S,
     LONGEST_ANSWER_S,
-    LONGEST_PAUSE_S,
     MOST_DOUBLINGS,
     MOST_SPARES,
     READS_EVERY_S,
@@ -358,15 +357,14 @@ class HeadDiscovery:
             self._asked.clear()
             self._rounds += 1
         if not self._dialled:
-            self._dial_at = now + LONGEST_PAUSE_S
+            self._dial_at = now + DIAL_PAUSES_S[-1]
             return []
         before = max(0, self._rounds - 1)  # an agent that another one has named may be asked before the first round
         (node, agent), *self._dialled = self._dialled
         self._dialling = node
         self._asked.add(node)
         if not self._dialled:
-            pause = FIRST_PAUSE_S * 2 ** min(before, 10)
-            self._dial_at = now + min(LONGEST_PAUSE_S, pause)
+            self._dial_at = now + DIAL_PAUSES_S[min(before, len(DIAL_PAUSES_S) - 1)]
         is_slow = self._lost.round_trip_s * ROUND_TRIPS > ANSWERS_WITHIN_S
         within_s = ANSWERS_WITHIN_S * 2 ** min(before // 4 + is_slow, MOST_DOUBLINGS)
         return [Dial(node=node, agent=agent, within_s=within_s)]

@@ -70,6 +70,7 @@ class Gathering:
         self._gone: set[str] = set()
         self._at_fault: set[str] = set()  # of `_gone`: unfit, or without an agent as the scheduler says
         self._has_waited = False
+        self._deadline = NEVER
         self.has_world = succession is not None  # nodes have had their places
         self._is_waiting_for_returns = False
         self._left_behind: set[str] = set()
@@ -80,8 +81,9 @@ class Gathering:
         self.begin(now)
 
     def begin(self, now: float) -> None:
-        """Begin a round."""
-        self._deadline = now + self._join_timeout_s
+        """Begin a round, or the first one again, which has no more time for that."""
+        deadline = now + self._join_timeout_s
+        self._deadline = deadline if self.has_world else min(self._deadline, deadline)
         self._spares_until = NEVER  # until then spares may still come to a full world
         self._say_at = now + SAY_MISSING_EVERY_S
 
@@ -135,7 +137,8 @@ class Gathering:
         is_in_time = now < self._deadline
         if self._roster.get(self._settings.node) is None and is_in_time:
             return False  # the head's own node, which was paused with it, is back in a moment
-        is_over = is_enough or self._is_hopeless(now) or self._roster.is_complete or self._has_waited_for_spares(now)
+        is_complete = self._roster.is_complete and not self._is_waiting_for_returns
+        is_over = is_enough or self._is_hopeless(now) or is_complete or self._has_waited_for_spares(now)
         if is_in_time and not is_over:
             return False
         self._has_waited = True
@@ -162,6 +165,10 @@ class Gathering:
         if self._round is not None:
             return True
         return self._roster.possible >= self._min_nodes and self._short() <= len(self._roster.missing())
+
+    def goes_on(self, now: float) -> bool:
+        """Return whether nodes that are back make enough, with those for which the first round still waits."""
+        return self.is_enough() or (not self.has_world and now < self._deadline and self.can_be_enough())
 
     def is_enough(self) -> bool:
         """Return whether enough nodes have joined, in all and of each role."""
@@ -324,6 +331,7 @@ class Gathering:
     def _leave_out(self, missing: MissingNode) -> None:
         self._known[missing.node] = missing
         self._gone.add(missing.node)
+        self._lost.never_returns(missing.node)
         self._roster.leave_out(missing.node)
 
     def _describe(self, node: str) -> MissingNode:

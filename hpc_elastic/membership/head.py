@@ -149,6 +149,11 @@ class Head:
         """Return what is charged so far, of which the latest claim may not have all."""
         return charged_in(self._judge.charged)
 
+    @property
+    def charged_without_losses(self) -> Charged:
+        """Return the same for an allocation that the scheduler has ended: who is lost has left before the others."""
+        return charged_in(self._judge.history)
+
     def next_tick(self) -> float:
         """Return when `tick` must be called at the latest, in monotonic seconds."""
         phase, in_this_phase = self.phase, NEVER
@@ -256,8 +261,11 @@ class Head:
         was_paused = may_return and now < self._woke_at + self._settings.timing.returns_within_s
         is_agent_alone = is_gone and (may_return or not self._members.may_have_restarted(node, now))
         has_not_left = may_return or not is_agent_alone
-        may_return = may_return or (is_gone and self._members.may_have_left(node, now))
-        member = self._members.lose(node, now, is_gone=is_gone, may_return=may_return, is_agent_alone=is_agent_alone)
+        if is_gone and may_return:
+            self._members.gave_up(now)
+        is_expected, may_return = may_return, may_return or (is_gone and self._members.may_have_left(node, now))
+        how = {"is_gone": is_gone, "may_return": may_return, "is_agent_alone": is_agent_alone}
+        member = self._members.lose(node, now, **how, is_expected=is_expected)
         if member is None:
             return []
         if has_not_left:
@@ -647,12 +655,14 @@ class Head:
 
     def _resume(self, now: float) -> list[Action]:
         """Go on with the run if enough nodes are back, once those that are not have surely fenced."""
-        if self.phase is not HeadPhase.AWAITING_QUORUM or not (self.gathering.is_enough() and self._judge.resumes(now)):
+        is_waiting = self.phase is HeadPhase.AWAITING_QUORUM
+        if not (is_waiting and self.gathering.goes_on(now) and self._judge.resumes(now)):
             return []
         self._judge.verdict.gathers()
         self.phase = HeadPhase.PAUSING
         self._resume_at = now
-        return [Log(text="enough nodes are back: the run goes on"), *self.tick(now)]
+        who = "enough nodes are" if self.gathering.is_enough() else "who was lost is"
+        return [Log(text=f"{who} back: the run goes on"), *self.tick(now)]
 
     def _finish(self) -> list[Action]:
         self.phase = HeadPhase.CLOSING

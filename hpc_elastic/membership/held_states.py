@@ -89,7 +89,7 @@ def shared_place(role: str) -> str:
 
 def role_of(place: str) -> str:
     """Return the role whose a state is, by the text that names its part, its place, or the role itself."""
-    return place[2:] if place.startswith("* ") else place.split(" ", 2)[-1]
+    return place.removeprefix("* ") if place.startswith("* ") else place.split(" ", 2)[-1]
 
 
 def choose_states(

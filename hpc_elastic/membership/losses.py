@@ -127,6 +127,11 @@ class Losses:
         """Return until when a member that has said goodbye may return, in monotonic seconds."""
         return max(self._goodbyes.values(), default=-NEVER)
 
+    def never_returns(self, node: str) -> None:
+        """Wait no longer for a node to return: its agent has ended, or cannot take part."""
+        if node in self._goodbyes:
+            self._goodbyes[node] = -NEVER
+
     def settle(self) -> tuple[str, ...]:
         """Count as lost the members that have said goodbye and not returned, when the round is closed.
 

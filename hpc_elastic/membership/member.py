@@ -5,8 +5,8 @@ Theory of operation. A member goes through phases:
     JOINING, SEARCHING --Welcome--> PARKED
     PARKED   --Assign--> WORKING
     WORKING  --every worker has its process, the node's record is durable--> WORKING, after sending Started
-    WORKING  --every worker exited 0, the node's record is durable--> FINISHED
-    WORKING, FINISHED --Stop, a TERM from outside, the head is lost--> STOPPING
+    WORKING  --every worker exited 0, the node's record is durable--> WORKING, after sending Finished
+    WORKING  --Stop, a TERM from outside, the head is lost--> STOPPING
     STOPPING --no worker is left, every failure is recorded--> PARKED, or SEARCHING if the head is lost,
                                                               LEAVING if the run ended
     PARKED   --the head is lost--> SEARCHING
@@ -61,14 +61,12 @@ class MemberPhase(str, Enum):
     JOINING = "joining"
     PARKED = "parked"
     WORKING = "working"
-    FINISHED = "finished"
     STOPPING = "stopping"
     SEARCHING = "searching"
     LEAVING = "leaving"
 
 
-AT_WORK = MemberPhase.WORKING, MemberPhase.FINISHED  # and nobody stops the workers
-HAVE_WORKERS = *AT_WORK, MemberPhase.STOPPING
+HAVE_WORKERS = MemberPhase.WORKING, MemberPhase.STOPPING
 
 
 class Member:
@@ -90,8 +88,8 @@ class Member:
         self._pids: Mapping[str, int]  # of the attempt, by global rank
         self._unkillable: tuple[int, ...] | None = None  # from `workers_stopped`, until it is handled
         self._step: int | None = None  # likewise
-        self._waiting = ""  # likewise
-        self._paused = ""  # likewise
+        self._waiting: str  # as text of ranks, likewise
+        self._paused: str  # likewise
         self._takes_stacks: bool  # of the stop under way: the workers write their stacks before its TERM
         self._stop_reason: str  # likewise
         self._stop_manner: StopManner  # likewise
@@ -122,7 +120,7 @@ class Member:
         """Return when a silent head counts as lost, in monotonic seconds."""
         if self._leave is not None:
             return NEVER
-        has_workers = self.phase in AT_WORK
+        has_workers = self.phase is MemberPhase.WORKING
         if self._allegiance.is_here:
             is_alone = self._assign is not None and self._assign.group_world_size == 1
             if is_alone or not has_workers:
@@ -148,10 +146,8 @@ class Member:
                 return []
             self.phase = MemberPhase.PARKED
             self._allegiance.welcomed(message.head, gathers=message.gathers)
-            if self._told == self.join.unhealthy:
-                return []
-            self._told = self.join.unhealthy
-            return [SendToHead(message=messages.Health(problem=self._told))]
+            is_known = self._told == self.join.unhealthy
+            return [] if is_known else [SendToHead(message=messages.Health(problem=self.join.unhealthy))]
         if isinstance(message, messages.Dropped):
             return self.disconnected(message.reason, is_dead=False)
         if isinstance(message, messages.Spares):
@@ -217,7 +213,6 @@ class Member:
         self.join = replace(self.join, unhealthy=problem)
         if self.phase in (MemberPhase.JOINING, MemberPhase.SEARCHING, MemberPhase.LEAVING):
             return []  # the next Join says it, or a message that follows the Welcome
-        self._told = problem
         return [SendToHead(message=messages.Health(problem=problem))]
 
     def leaves(self, exit_code: int, cause: str, *, ends_job: bool = False) -> list[Action]:
@@ -341,13 +336,12 @@ class Member:
             return [SendToHead(message=messages.Started(attempt=self.attempt))]
         if result.state is WorkerState.UNHEALTHY:
             return []
-        self.phase = MemberPhase.FINISHED
         self._is_finished = True
         again = self._global_ranks(self._exits.again)
         return [SendToHead(message=messages.Finished(attempt=self.attempt, again=again, held=held))]
 
     def _noticed(self, message: messages.GiveNotice) -> list[Action]:
-        if self.phase in AT_WORK:
+        if self.phase is MemberPhase.WORKING:
             return [HoldForNotice(attempt=message.attempt, notice=message.notice)]
         return [SendToHead(message=messages.NoticePolls(attempt=message.attempt, made=None))]
 
@@ -365,7 +359,7 @@ class Member:
 
         `state` is the training state that this node cannot provide to its workers, if that is what keeps it.
         """
-        if self.phase not in AT_WORK:
+        if self.phase is not MemberPhase.WORKING:
             return []
         broken = messages.Broken(attempt=self.attempt, reason=reason, state=state)
         return [Log(text=reason), SendToHead(message=broken)]

@@ -44,6 +44,7 @@ class Members:
         self._has_fenced = False  # members with workers were told to kill them
         self._has_gathered = False  # members were told that this head only gathers
         self._newcomers: set[str] = set()  # nodes that joined while a world was at work
+        self._doubts_resets_until = -NEVER  # a live member has given its connection up, so others may have, too
         self.arrivals = Arrivals()
 
     def admit(self, join: Join, now: float, *, is_late: bool, attempt: int) -> list[Action]:
@@ -104,7 +105,7 @@ class Members:
         return health_news(member.node, problem, attempt)
 
     def lose(
-        self, node: str, now: float, *, is_gone: bool, may_return: bool, is_agent_alone: bool
+        self, node: str, now: float, *, is_gone: bool, may_return: bool, is_agent_alone: bool, is_expected: bool
     ) -> RosterEntry | None:
         """Remove a member that is lost, and return its entry, None if there was no such member.
 
@@ -114,9 +115,10 @@ class Members:
             is_gone: it surely has no workers.
             may_return: its agent most likely lives, and may join again.
             is_agent_alone: its agent has ended, or left, and its machine is up.
+            is_expected: its agent lives, so that a round waits for it as for a node that has not joined yet.
         """
         member = self.roster.remove(node)
-        if may_return:
+        if is_expected:
             self.roster.expect(node)
         if member is not None:
             # Members that did not join a successor are counted as lost when its round is closed.
@@ -125,13 +127,20 @@ class Members:
             self.job_end.lost(node, is_agent_alone=is_agent_alone)
         return member
 
+    def gave_up(self, now: float) -> None:
+        """Record that a live member has given its connection up: for a while, no reset proves that an agent is dead."""
+        self._doubts_resets_until = now + self._settings.timing.returns_within_s
+
     def may_have_left(self, node: str, now: float) -> bool:
         """Return whether a member whose connection has ended may have given this head up, and its goodbye was lost.
 
         Where the network between them was down for as long as a member is patient, its kernel answers this head with a
-        reset when it is up again, as that of a dead agent does.
+        reset when it is up again, as that of a dead agent does. And where another member has just done so that lives,
+        whatever made it do that has perhaps made this one, too, however short its silence was. Of the head's own member
+        this is never in doubt.
         """
-        return self._silence_s(node, now) >= self._settings.timing.silent_before_reset_s
+        was_silent = self._silence_s(node, now) >= self._settings.timing.silent_before_reset_s
+        return was_silent or (now < self._doubts_resets_until and node != self._settings.node)
 
     def may_have_restarted(self, node: str, now: float) -> bool:
         """Return whether the machine of a member whose connection has ended may have started again since."""

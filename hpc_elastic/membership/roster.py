@@ -189,12 +189,6 @@ class Roster:
         self._dead.add(node)
         self._missing.pop(node, None)
 
-    def clear(self) -> None:
-        """Remove all agents that have joined."""
-        self._entries.clear()
-        self._unhealthy.clear()
-        self._healthy_by_role = None
-
     def why_not(self, join: Join) -> str | None:
         """Return why a node cannot join, None if it can."""
         if join.node in self._entries:

@@ -194,9 +194,7 @@ SPARES_COME_WITHIN_S = 1.0
 # How long the end of a run waits, whose first node has said that it cannot take part, for others to say so too.
 UNFIT_SETTLES_S = 2.0
 GATHERS_AFTER_S = 0.5
-TURNS_AHEAD = (
-    8  # how many nodes an agent dials beyond those whose turn has come: they may have begun their search before it did
-)
+TURNS_AHEAD = 8  # nodes that an agent dials beyond those whose turn has come: they may have begun their search before
 TURNS_TO_ASK = 6  # for so many turns an agent asks a head that it has not had yet, before it takes its place
 EARLY_TURNS = 16  # whose own turn comes later begins with one: they are many in a large world
 MOST_SPARES = 64  # how many spares a world's record names, and how many turns of members they wait for at most
@@ -208,9 +206,8 @@ ANSWERS_WITHIN_S = 0.5
 ROUND_TRIPS = 2
 MOST_DOUBLINGS = 3
 LONGEST_ANSWER_S = ANSWERS_WITHIN_S * 2**MOST_DOUBLINGS
-# The pauses between two rounds of dialling, and between two looks into the run directory.
-FIRST_PAUSE_S = 0.05
-LONGEST_PAUSE_S = 0.5
+# The pauses after the rounds of dialling, of which the last one stays, and between two looks into the run directory.
+DIAL_PAUSES_S = (0.05, 0.1, 0.2, 0.4, 0.5)
 READS_EVERY_S = 1.0
 CLOSING_BOUND_S = 5.0  # members that have not left this long after the end are dropped, or later with a long lease
 HEAD_CLOSES_LATE_S = 5.0  # the end of the run may come a little after this node's own part in it has ended

@@ -241,6 +241,7 @@ def test_a_member_that_waits_for_its_welcome_tells_what_its_join_did_not_say() -
     member.connected(0, is_joined=True)
     assert told(member.examined(FULL)) == []
     assert told(member.received(Welcome(allocation=1, head="node0"), 0)) == [Health(problem=FULL)]
+    member.asks()
     assert told(member.received(Welcome(allocation=1, head="node0"), 0)) == []
 
 

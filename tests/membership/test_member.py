@@ -141,7 +141,6 @@ def test_reports_success_when_the_nodes_record_is_durable() -> None:
     assert (write.result.state, write.result.ranks) == (WorkerState.SUCCEEDED, (2, 3))
     assert told(actions) == [Ended(attempt=1)], "once, for the first one"
     assert told(member.node_result_written(write.result)) == [Finished(attempt=1)]
-    assert member.phase is MemberPhase.FINISHED
 
 
 def test_a_stop_between_success_and_its_record_comes_first() -> None:

@@ -10,7 +10,16 @@ from typing import Any
 import pytest
 
 from hpc_elastic.errors import ExitCode
-from hpc_elastic.membership.actions import Action, ClaimAttempt, Drop, Note, SendToMember, Superseded, WriteResult
+from hpc_elastic.membership.actions import (
+    Action,
+    ClaimAttempt,
+    Drop,
+    HeadOver,
+    Note,
+    SendToMember,
+    Superseded,
+    WriteResult,
+)
 from hpc_elastic.membership.decisions import History
 from hpc_elastic.membership.messages import Assign, Beat, Dropped, End, Join, Refused, Stop, StopManner, Welcome
 from hpc_elastic.membership.phases import HeadPhase
@@ -370,6 +379,93 @@ def test_members_whose_connections_end_while_they_beat_are_dead() -> None:
     for node_id in (1, 2, 3):
         script.lose(node_id)
     assert the_cause(restart(script, 0)) == ("node_lost", ExitCode.NODE_LOST)
+
+
+@pytest.mark.parametrize("how", ["says goodbye", "joins again"])
+def test_members_whose_connections_end_as_one_that_lives_gave_its_own_up_may_live_too(how: str) -> None:
+    """Resets by something between them, or by the kernels of members that were told of no route to the head."""
+    script = running(min_nodes=3)
+    script.pass_time(LEASE_S)
+    if how == "says goodbye":
+        script.say(1, Dropped(reason="reset"))
+    else:
+        script.head.lost("node1", "joins again", script.now, is_gone=True, may_return=True)
+        script.join(1)
+    script.lose(2)
+    script.lose(3)
+    assert not of_kind(restart(script, 0), WriteResult)
+    claim = the_claim([*script.join(1, 2, 3), *script.pass_time(LEASE_S / 2)]).claim
+    assert (len(claim.members), claim.spend.node_losses) == (4, 0)
+
+
+@pytest.mark.parametrize("doubt", ["another gave its own up", "it was silent"])
+def test_a_needed_member_whose_connection_ends_in_doubt_and_that_is_dead_is_waited_for_two_leases(doubt: str) -> None:
+    """And not as long as one that has not joined yet; the run ends for its loss, after which the job may go on."""
+    script = running(min_nodes=4)
+    script.pass_time(LEASE_S)
+    if doubt == "it was silent":
+        script.beating.discard(2)
+        script.pass_time(LEASE_S * 2 / 3 * 0.8)
+    else:
+        script.say(1, Dropped(reason="reset"))
+        script.join(1)
+    script.lose(2)
+    stays = (0, 1, 3) if doubt == "it was silent" else (0, 3)
+    assert not of_kind([*restart(script, *stays), *script.pass_time(2 * LEASE_S - 0.1)], WriteResult)
+    result = the_result(script.pass_time(0.1))
+    assert (result.reason, result.cause) == (
+        "node_lost",
+        "node2 was lost: the connection closed; too few nodes are left to go on",
+    )
+
+
+@pytest.mark.parametrize("how", ["reset after a silence", "reset after another gave its own up", "silent"])
+def test_a_member_that_is_back_before_the_first_attempt_is_no_loss_though_others_are_still_to_come(how: str) -> None:
+    """They copy an image, say; the run ended two leases later, as if they could not come any more."""
+    script = HeadScript(4, min_nodes=4)
+    script.join(0, 1, 2)
+    script.pass_time(LEASE_S)
+    if how == "reset after a silence":
+        script.beating.discard(2)
+        script.pass_time(Timing(lease_s=LEASE_S).silent_before_reset_s)
+    elif how == "reset after another gave its own up":
+        script.say(1, Dropped(reason="reset"))
+        script.join(1)
+    script.lose(2, is_gone=how != "silent")
+    script.pass_time(1)
+    assert not of_kind([*script.join(2), *script.pass_time(60)], WriteResult)
+    assert len(the_claim(script.join(3)).claim.members) == 4
+
+
+def test_a_member_that_is_lost_and_back_again_and_again_gives_the_first_round_no_more_time() -> None:
+    script = HeadScript(3, min_nodes=3, join_timeout_s=60)
+    script.join(0, 1)
+    for _ in range(5):
+        script.pass_time(11)
+        script.lose(1, is_gone=False)
+        script.join(1)
+    assert the_cause(script.pass_time(5)) == ("nodes_missing", ExitCode.NODES_MISSING)
+
+
+def test_the_heads_own_member_that_gave_its_connection_up_before_has_left_if_it_leaves() -> None:
+    """Else the next start of the job would wait for it."""
+    script = running(nodes=1, min_nodes=1)
+    script.say(0, Dropped(reason="no answer for 6 s"))
+    script.join(0)
+    script.head.result_written(int(ExitCode.REQUEUE), "the job is preempted", script.now)
+    (over,) = of_kind(script.lose(0), HeadOver)
+    assert over.have_all_left
+
+
+def test_members_whose_connections_end_long_after_one_gave_its_own_up_are_dead() -> None:
+    script = running(min_nodes=3)
+    script.say(1, Dropped(reason="reset"))
+    the_claim([*restart(script, 0, 2, 3), *script.join(1)])
+    script.pass_time(LEASE_S / 2)
+    script.claimed()
+    script.lose(2)
+    script.lose(3)
+    assert the_cause(restart(script, 0, 1)) == ("node_lost", ExitCode.NODE_LOST)
 
 
 def test_whose_connection_was_reset_may_live_where_the_network_has_taken_another() -> None:
