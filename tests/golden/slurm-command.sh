@@ -154,13 +154,25 @@ hpc_elastic_pass_on() {
     for hpc_elastic_name in TERM INT HUP USR1 USR2; do
         case " $hpc_elastic_names " in *" $hpc_elastic_name "*) ;; *) continue ;; esac
         hpc_elastic_number=`kill -l "$hpc_elastic_name"`
-        [ $((hpc_elastic_pending >> (hpc_elastic_number - 1) & 1)) = 1 ] || continue
+        if [ $((hpc_elastic_pending >> (hpc_elastic_number - 1) & 1)) != 1 ]; then
+            [ "$hpc_elastic_name" != TERM ] || { hpc_elastic_tell_of_term & }
+            continue
+        fi
         hpc_elastic_value=`hpc_elastic_number_of_step`
         [ -n "$hpc_elastic_value" ] || continue
         timeout 10 scancel --signal="$hpc_elastic_name" "$SLURM_JOB_ID.$hpc_elastic_value"
         kill -0 "$hpc_elastic_watch" || hpc_elastic_start_watch
     done
 } 2>/dev/null
+# slurmstepd takes a TERM to this script alone (scancel --batch --signal=TERM) for the end of the job, and writes the line
+# of a scancel into its output (22.05 and 24.11). Who reads that is told here, in the background: at an end that is one,
+# there may be no time to wait for Slurm.
+hpc_elastic_tell_of_term() {
+    local hpc_elastic_state
+    hpc_elastic_state=`timeout 10 squeue --noheader --jobs="$hpc_elastic_job" --format=%T | head -n 1`
+    [ "$hpc_elastic_state" != RUNNING ] || [ -s /home/ada/hpc-elastic-runs/digits-20260102-030405-0f0f/exit_code ] ||
+        echo "hpc_elastic: the job runs on after a TERM to its script"
+}
 hpc_elastic_number_of_step() { # as the agent of this machine knows it
     local hpc_elastic_pid hpc_elastic_start
     read -r hpc_elastic_pid hpc_elastic_start </home/ada/hpc-elastic-runs/digits-20260102-030405-0f0f/agents/launch_agent || return

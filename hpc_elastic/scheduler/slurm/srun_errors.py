@@ -36,6 +36,7 @@ _WARNS = re.compile(r"srun: (?!error|Job |Step )")
 # What slurmstepd writes to the script's output at a `scancel` (22.05, 24.11 and 26.05). Another cause stands after DUE
 # TO (TIME LIMIT, PREEMPTION, NODE FAILURE, JOB REQUEUE ...); the signal of 26.05 is none.
 _SCANCEL = re.compile(r".*\berror: \*\*\* JOB \S+ ON \S+ CANCELLED AT \S+(?: DUE to SIGNAL \w+)? \*\*\*")
+_RUNS_ON = "hpc_elastic: the job runs on after a TERM to its script"  # which slurmstepd has told as a `scancel`
 # What slurmstepd writes where Slurm follows the memory of steps (JobAcctGatherParams=OverMemoryKill), before it has the
 # whole step killed: to the output of its node's task. That of 26.05 has the time in place of its name.
 _OVER_MEMORY = re.compile(
@@ -43,6 +44,7 @@ _OVER_MEMORY = re.compile(
     r"exceeded (?:virtual )?memory limit \(([0-9]{1,20}) > ([0-9]{1,20})\), being killed"
 )
 SCRIPT_BEGINS = "hpc_elastic: run directory"  # the first line of each start, which all write into one file
+_SETUP_ENDED = "hpc_elastic: setup line "  # has failed, or has left the script
 # What comes before is of setup, which may use srun as well, or of an earlier start: its end may be all of the file that
 # the NFS client of another node than the script's shows so far.
 _LAUNCHES = re.compile(r"hpc_elastic: starting an agent on each of [0-9]+ nodes \(start ([0-9]+)\)")
@@ -50,7 +52,7 @@ _LAUNCHES = re.compile(r"hpc_elastic: starting an agent on each of [0-9]+ nodes 
 
 def find_launch_error(lines: Sequence[str]) -> str:
     """Return the first error for which srun gave up in the latest start of the job; empty if there is none."""
-    found = map(_GAVE_UP.fullmatch, _of_latest_start(lines))
+    found = map(_GAVE_UP.fullmatch, _since_latest_launch(lines))
     return next((match[1] for match in found if match), "")
 
 
@@ -111,7 +113,7 @@ def find_unstarted(lines: Sequence[str], nodes: Sequence[str] = ()) -> dict[str,
             them that node is left out.
     """
     found: dict[str, str] = {}
-    for line in _of_latest_start(lines):
+    for line in _since_latest_launch(lines):
         if match := _REFUSED.fullmatch(line):
             found.setdefault(match[1], printable_line(match[2]))
         elif match := _REBOOTED.fullmatch(line):
@@ -161,8 +163,10 @@ def _agents_of(hosts: str, tasks: str, nodes: Sequence[str]) -> Sequence[str]:
 
 
 def tells_of_scancel(lines: Sequence[str]) -> bool:
-    """Return whether the latest start of the job was signalled with `scancel`, which ends it unless told otherwise."""
-    return any(map(_SCANCEL.fullmatch, _of_latest_start(lines)))
+    """Return whether the latest start of the job was signalled with `scancel`, and its script knows no better."""
+    own = _of_latest_start(lines)
+    runs_on = max((number for number, line in enumerate(own) if line == _RUNS_ON), default=0)
+    return any(map(_SCANCEL.fullmatch, own[runs_on:]))
 
 
 def find_failed_nodes(lines: Sequence[str]) -> tuple[str, ...]:
@@ -202,6 +206,14 @@ def _since_launch(lines: Sequence[str], start: int) -> Sequence[str]:
     launches = ((number, _LAUNCHES.fullmatch(line)) for number, line in enumerate(lines, 1))
     begin = max((number for number, match in launches if match and int(match[1]) == start), default=len(lines))
     return list(takewhile(lambda line: not line.startswith(SCRIPT_BEGINS), lines[begin:]))
+
+
+def _since_latest_launch(lines: Sequence[str]) -> Sequence[str]:
+    """Return the lines of the latest start without those of its setup, as far as its script tells where they end."""
+    own = _of_latest_start(lines)
+    if any(line.startswith(_SETUP_ENDED) for line in own):  # which ended the job
+        return ()
+    return own[max((number for number, line in enumerate(own) if _LAUNCHES.fullmatch(line)), default=0) :]
 
 
 def _of_latest_start(lines: Sequence[str]) -> Sequence[str]:

@@ -240,6 +240,10 @@ def test_a_run_directory_that_refuses_the_scripts_output_is_named_and_nothing_is
             raise OSError(number, os.strerror(number), path)
         return int(really(path, *more) or 0)
 
+    def own_children() -> set[int]:
+        return {child.pid for child in living_processes() if child.parent == os.getpid() and child.is_alive}
+
+    before = own_children()  # of other tests
     really = getattr(os, call)
     monkeypatch.setattr(os, call, refuse)
     with pytest.raises(FileSystemError) as caught:
@@ -248,8 +252,4 @@ def test_a_run_directory_that_refuses_the_scripts_output_is_named_and_nothing_is
     assert caught.value.message.endswith(os.strerror(number))
     assert "--run-dir" in str(caught.value.tip)
     assert [path.name for path in root.iterdir()] == ["job.sh"]
-    wait_until(
-        lambda: not [child for child in living_processes() if child.parent == os.getpid() and child.is_alive],
-        "the launcher has ended",
-        within_s=20,
-    )
+    wait_until(lambda: own_children() <= before, "the launcher has ended", within_s=20)

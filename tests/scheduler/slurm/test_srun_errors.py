@@ -15,6 +15,8 @@ from hpc_elastic.scheduler.slurm.srun_errors import (
 )
 
 BEGINS = "hpc_elastic: run directory /home/ada/run"
+LAUNCHES = "hpc_elastic: starting an agent on each of 4 nodes (start 1)"
+SETUP_FAILED = "hpc_elastic: setup line failed (status 1): srun cp data.tar /tmp"
 NOT_LAUNCHED = (
     BEGINS,
     "srun: cluster configuration lacks support for cpu binding",
@@ -44,9 +46,25 @@ KILLED = (BEGINS, "srun: error: node1: task 0: Killed")
         ((*NOT_LAUNCHED, *KILLED), ""),
         ((*KILLED, *REBOOTED), "Aborting, io error and missing step on node 2"),
         (NOT_LAUNCHED[5:], "Application launch failed: Job credential expired"),
+        ((*NOT_LAUNCHED, LAUNCHES, *KILLED[1:]), ""),
+        ((*NOT_LAUNCHED, SETUP_FAILED), ""),
+        ((*NOT_LAUNCHED, SETUP_FAILED, *REBOOTED), "Aborting, io error and missing step on node 2"),
+        ((*NOT_LAUNCHED, LAUNCHES, *REBOOTED[1:]), "Aborting, io error and missing step on node 2"),
         ((), ""),
     ],
-    ids=["not launched", "rebooted", "killed", "an earlier start", "a later start", "a long output", "no output"],
+    ids=[
+        "not launched",
+        "rebooted",
+        "killed",
+        "an earlier start",
+        "a later start",
+        "a long output",
+        "of setup, which tolerates it",
+        "of setup, which fails",
+        "after a start whose setup has failed",
+        "after that of setup",
+        "no output",
+    ],
 )
 def test_the_first_error_of_the_latest_start_counts(lines: tuple[str, ...], found: str) -> None:
     assert find_launch_error(lines) == found
@@ -60,14 +78,23 @@ def test_the_first_error_of_the_latest_start_counts(lines: tuple[str, ...], foun
         (NOT_LAUNCHED, {"node4": "Job credential expired", "node2": "Job credential expired"}),
         (KILLED, {}),
         ((*NOT_LAUNCHED, *KILLED), {}),
+        ((*NOT_LAUNCHED, LAUNCHES, *KILLED[1:]), {}),
+        ((*NOT_LAUNCHED, SETUP_FAILED), {}),
     ],
-    ids=["rebooted", "one refuses", "two refuse", "killed", "an earlier start"],
+    ids=[
+        "rebooted",
+        "one refuses",
+        "two refuse",
+        "killed",
+        "an earlier start",
+        "of setup, which tolerates it",
+        "of setup, which fails",
+    ],
 )
 def test_the_nodes_on_which_srun_could_start_no_agent_are_found(lines: tuple[str, ...], nodes: dict[str, str]) -> None:
     assert find_unstarted(lines, ("node1", "node2", "node3", "node4")) == nodes
 
 
-LAUNCHES = "hpc_elastic: starting an agent on each of 4 nodes (start 1)"
 EARLIER = "hpc_elastic: starting an agent on each of 4 nodes (start 0)"
 LATER = "hpc_elastic: starting an agent on each of 4 nodes (start 2)"
 NO_IO = "srun: error: task 2 launch failed: Slurmd could not connect IO"
@@ -177,6 +204,7 @@ def test_nodes_that_could_not_be_started_are_told_by_reason() -> None:
 
 
 SCANCEL = "slurmstepd-node1: error: *** JOB 42 ON node1 CANCELLED AT 2026-11-27T13:05:27"
+RUNS_ON = "hpc_elastic: the job runs on after a TERM to its script"
 
 
 @pytest.mark.parametrize(
@@ -188,8 +216,19 @@ SCANCEL = "slurmstepd-node1: error: *** JOB 42 ON node1 CANCELLED AT 2026-11-27T
         ((BEGINS, f"{SCANCEL} DUE TO JOB REQUEUE ***"), False),
         ((BEGINS, SCANCEL.replace("JOB 42", "STEP 42.0") + " ***"), False),
         ((BEGINS, f"{SCANCEL} ***", BEGINS), False),
+        ((BEGINS, f"{SCANCEL} ***", RUNS_ON), False),
+        ((BEGINS, RUNS_ON, f"{SCANCEL} ***"), True),
     ],
-    ids=["22.05", "26.05", "time limit", "requeue", "a step", "an earlier start"],
+    ids=[
+        "22.05",
+        "26.05",
+        "time limit",
+        "requeue",
+        "a step",
+        "an earlier start",
+        "a TERM to the script alone",
+        "after a TERM to the script alone",
+    ],
 )
 def test_a_scancel_is_told_by_the_script_of_the_latest_start(lines: tuple[str, ...], is_told: bool) -> None:
     assert tells_of_scancel(lines) == is_told
