@@ -41,7 +41,7 @@ from hpc_elastic.membership.succession import Records
 from hpc_elastic.plan.launch_plan import LaunchPlan, parse_plan
 from hpc_elastic.printable import printable_line
 from hpc_elastic.rundir.allocation_ends import NOT_STARTED_AGAIN, describe_reason
-from hpc_elastic.rundir.complaint import last_lines, read_complaint
+from hpc_elastic.rundir.complaint import last_lines, last_script_lines, read_complaint
 from hpc_elastic.rundir.layout import RunLayout
 from hpc_elastic.rundir.records import (
     AllocationClaim,
@@ -171,7 +171,7 @@ def conclude(
         plan = parse_plan(file.read())
     job_id, restart_count = derive_start(os.environ)
     journal = Journal(layout, plan, _place_of_script(plan, job_id, restart_count), questions=questions)
-    records = journal.read_records()
+    records = journal.read_records(needs_world=True)
     if records.first is None or (records.result is None and records.first.allocation <= starts):
         journal.allocation = starts  # the latest one, of an earlier start
         unstarted = _find_unstarted(layout, job_id, find_job_nodes(os.environ))
@@ -179,7 +179,7 @@ def conclude(
         cause = "" if is_again or records.first else _why_no_agent_began(layout, (job_id, restart_count))
         cause = cause or ("" if is_again else describe_unstarted(unstarted))
         return Conclusion(cause=cause, is_started_again=is_again)
-    journal.allocation = records.first.allocation
+    journal.allocation = journal.ended_here(records) or records.first.allocation
     evidence = _gather(layout, plan, journal, records, status)
     if not (records.result is not None or records.is_finished):
         if evidence.is_stop_requested:
@@ -194,6 +194,8 @@ def conclude(
                 said = _start_again(journal, reason, pauses_s)
                 if not said:
                     return Conclusion(is_started_again=True)
+                if journal.next_start.is_cancelled() and questions.is_at_work(job_id, restart_count) is not True:
+                    return Conclusion()
                 if not _is_end_wanted(journal):
                     return _refused(plan, journal, evidence, reason, said)
                 return _write(plan, journal, evidence, judge(replace(evidence, is_stop_requested=True)))
@@ -234,12 +236,20 @@ def _ask_until_answered(journal: Journal, ask: Callable[[], bool | None], pauses
 
 
 def _write(plan: LaunchPlan, journal: Journal, evidence: Evidence, outcome: Outcome) -> Conclusion:
+    first = evidence.records.first
+    assert first is not None
+    journal.allocation = first.allocation  # of those that this start has claimed the latest: nobody goes on in it
     written = journal.write_result(_result(plan.run, outcome, evidence, journal.first_start()))
     return Conclusion(cause=written[1] if isinstance(written, tuple) else "")
 
 
 def _find_requeue_reason(journal: Journal, is_at_work: bool | None) -> str | None:
-    """Return why this allocation ends if the scheduler has stopped it; None if it has not, or if that is unknown."""
+    """Return why this allocation ends if the scheduler has stopped it; None if it has not, or if that is unknown.
+
+    Nor has it where a person has cancelled the job after a head had found another reason: `status` says so then.
+    """
+    if is_at_work is not True and journal.next_start.is_cancelled():
+        return None
     if (told := journal.next_start.reason_of()) is not None:
         return told
     outlook = None if is_at_work is None else journal.next_start.outlook()
@@ -317,7 +327,7 @@ def _start_again_unclaimed(
     reason, avoid = _reason_in(outlook), None
     if reason is None and is_lost and outlook is not None and outlook.state is JobState.RUNNING:
         reason, avoid = NODE_LOST, tuple(unstarted)
-    if reason is None or journal.next_start.find_refusal(reason):
+    if reason is None or journal.next_start.find_refusal(reason) or _is_cancelled(journal, outlook):
         return False
     if avoid is not None:
         _say(describe_unstarted(unstarted))
@@ -328,9 +338,14 @@ def _start_again_unclaimed(
     return True
 
 
+def _is_cancelled(journal: Journal, outlook: JobOutlook | None) -> bool:
+    """Return whether a person has cancelled this job, perhaps within the grace of a preemption."""
+    return outlook is not None and outlook.state is not JobState.RUNNING and journal.next_start.is_cancelled()
+
+
 def _find_unstarted(layout: RunLayout, job_id: str, nodes: Sequence[str]) -> dict[str, str]:
     """Return the nodes on which srun could not start an agent in this start of the job, with the reasons."""
-    return find_unstarted(last_lines(layout.script_output(job_id)), nodes)
+    return find_unstarted(last_script_lines(layout.script_output(job_id)), nodes)
 
 
 def _refused(plan: LaunchPlan, journal: Journal, evidence: Evidence, reason: str, refusal: str) -> Conclusion:
@@ -455,7 +470,7 @@ def _gather(layout: RunLayout, plan: LaunchPlan, journal: Journal, records: Reco
         nodes=_node_results(layout, journal, records),
         complaint=next(filter(None, complaints), ""),
         cancelled_step=_find_cancelled_step(layout, first) if status == _KILLED else "",
-        launch_error=find_launch_error(last_lines(layout.script_output(first.job_id))),
+        launch_error=find_launch_error(last_script_lines(layout.script_output(first.job_id))),
         unstarted=_find_unstarted(layout, first.job_id, first.nodes),
         over_memory=_find_over_memory(layout, first.nodes),
         is_stop_requested=_is_end_wanted(journal),

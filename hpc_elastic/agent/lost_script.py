@@ -72,7 +72,7 @@ def follow_lost_script(
 
 def _has_claim(journal: Journal) -> bool:
     """Return whether this start has claimed an allocation, which an agent without a head has not heard of."""
-    first = journal.read_records().first
+    first = journal.read_records(needs_world=False).first
     if first is not None and not journal.allocation:
         journal.allocation = first.allocation
     return first is not None
@@ -105,7 +105,9 @@ def _comes_to_turn(journal: Journal, seconds: float) -> bool:
 def _may_follow(journal: Journal) -> bool:
     """Return whether the run is to go on, as far as the records say, and no other job waits for the end of this one."""
     journal.requests()
-    return not (journal.is_end_wanted or journal.next_start.has_follower() or journal.read_records().result)
+    return not (
+        journal.is_end_wanted or journal.next_start.has_follower() or journal.read_records(needs_world=False).result
+    )
 
 
 def _follow(allocation: Allocation, journal: Journal) -> str:
@@ -131,7 +133,7 @@ def _follow(allocation: Allocation, journal: Journal) -> str:
 
 def _write_result(allocation: Allocation, journal: Journal, cause: str) -> None:
     """Write the result of a run that ends with this job, for the script is dead that would write it."""
-    records = journal.read_records()
+    records = journal.read_records(needs_world=False)
     if (first := records.first) is None:
         return
     latest = records.claim

@@ -14,6 +14,7 @@ import time
 import traceback
 from collections.abc import Sequence
 
+from hpc_elastic.agent.before_kill import ask_before_kill
 from hpc_elastic.agent.job_end import see_to_job_end
 from hpc_elastic.agent.lost_script import follow_lost_script
 from hpc_elastic.agent.net.reach import Finding
@@ -101,7 +102,14 @@ def _run(layout: RunLayout) -> int:
     _set_imports_apart()
 
     async def supervise() -> Leave:
-        supervisor = Supervisor(plan, allocation, secret=secret, journal=journal, can_end_job=questions.can_end_job)
+        supervisor = Supervisor(
+            plan,
+            allocation,
+            secret=secret,
+            journal=journal,
+            can_end_job=questions.can_end_job,
+            leaving=lambda leave: ask_before_kill(leave, allocation, journal),
+        )
         return await supervisor.run()
 
     try:

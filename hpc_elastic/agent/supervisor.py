@@ -67,6 +67,7 @@ class Supervisor:
         secret: the run's secret.
         journal: the run directory.
         can_end_job: returns whether this node could end a job of the scheduler; blocks for some seconds at most.
+        leaving: is called in a thread as this agent begins to leave, and may block.
     """
 
     def __init__(
@@ -77,11 +78,13 @@ class Supervisor:
         secret: bytes,
         journal: Journal,
         can_end_job: Callable[[str], bool] = lambda _: False,
+        leaving: Callable[[Leave], None] = lambda _: None,
     ) -> None:
         self._plan = plan
         self._place = allocation
         self._journal = journal
         self._can_end_job = can_end_job
+        self._leaving = leaving
         self._gpus = GpuTool(self._say)
         self._health = examination_of(plan, allocation, os.environ)
         self._secret = secret
@@ -140,7 +143,9 @@ class Supervisor:
             self._tasks.run(keep_comment(self._journal, self._plan, self._place.job_id, self._say))
         self._tasks.run(self._part.heads.find())
         leave = await self._departure
+        leaving = self._loop.run_in_executor(None, self._leaving, leave)
         await self._shut_down(leave)
+        await leaving
         return self._part.completed(leave)
 
     def _start_guard(self) -> GuardLink:

@@ -361,6 +361,56 @@ def test_a_second_ctrl_c_does_not_cost_the_result(start: Start) -> None:
     assert (done.returncode, done.stderr) == (0, "hpc_elastic: written\n")
 
 
+def test_a_job_that_its_head_has_ended_is_started_again_if_its_nodes_have_claimed_two_allocations(start: Start) -> None:
+    """The head opened an attempt in the first; whoever had given it up before, and claimed another, joined it."""
+    start.claim()
+    rival = Journal(start.layout, start.plan, a_place(node_id=1), questions=Answers())
+    assert rival.claim_next_allocation(HEAD, 1)
+    start.ask_requeue("time_limit")
+    answers = Answers()
+    assert conclude(start.layout, 75, 0, answers).is_started_again
+    assert answers.started_again == ["42"]
+
+
+def leave_beside_another_claim(start: Start, reason: str) -> Journal:
+    """The first head leaves for the next start, and another node has claimed beside it, whose journal is returned."""
+    start.claim(attempt=None)
+    rival = Journal(start.layout, start.plan, a_place(node_id=1), questions=Answers())
+    assert rival.claim_next_allocation(HEAD, 1)
+    start.ask_requeue(reason)
+    return rival
+
+
+@pytest.mark.parametrize("reason", ["node_lost", "time_limit"])
+def test_a_job_that_its_first_head_has_left_before_an_attempt_is_started_again_after_another_claim(
+    reason: str, start: Start
+) -> None:
+    """The head of the second claim finds that the first has left for the next start, and leaves without a word."""
+    rival = leave_beside_another_claim(start, reason)
+    assert rival.what_another_head_left_for() == reason
+    answers = Answers()
+    assert conclude(start.layout, 75, 0, answers).is_started_again
+    assert answers.started_again == ["42"]
+
+
+def test_the_run_ends_if_the_next_start_is_refused_after_the_first_head_has_left_beside_another_claim(
+    start: Start,
+) -> None:
+    leave_beside_another_claim(start, "time_limit")
+    answers = Answers()
+    answers.refusal = "scontrol: error: Job/step already completing or completed"
+    assert "already completing" in conclude(start.layout, 75, 0, answers, pauses_s=()).cause
+    assert read_json(start.layout.result)["reason"] == "time_limit"
+
+
+def test_the_run_ends_if_a_person_wants_its_end_after_the_first_head_has_left_beside_another_claim(
+    start: Start,
+) -> None:
+    leave_beside_another_claim(start, "time_limit")
+    append_line(start.layout.requests, to_json(Request(kind="stop", by="ada@login", time="")))
+    assert start.conclude(75)["reason"] == "stop_requested"
+
+
 def test_the_job_of_an_allocation_that_a_head_has_ended_for_the_time_limit_is_started_again(start: Start) -> None:
     start.claim()
     start.ask_requeue("time_limit")
@@ -377,6 +427,82 @@ REFUSED = "srun: error: Task launch for StepId=42.0 failed on node node1: Job cr
 def write_output(start: Start, *lines: str) -> None:
     text = "\n".join(["hpc_elastic: run directory x", *lines, ""])
     Path(start.layout.script_output("42")).write_text(text)
+
+
+@pytest.mark.parametrize("reason", ["preempted", "time_limit"])
+def test_a_job_that_a_person_has_cancelled_while_it_was_stopped_is_not_started_again(start: Start, reason: str) -> None:
+    """Slurm has the job as cancelled, of which `status` makes the result."""
+    start.claim()
+    start.ask_requeue(reason)
+    write_output(start, CANCELLED)
+    answers = Answers(is_at_work=False)
+    answers.end = JobOutlook(state=JobState.COMPLETING, restarts=0, is_preempted=reason == "preempted")
+    assert conclude(start.layout, 75, 0, answers) == Conclusion()
+    assert answers.started_again == []
+    assert read_json(start.layout.result) is None
+
+
+CANCELLED = "slurmstepd-node0: error: *** JOB 42 ON node0 CANCELLED AT 2026-11-28T19:41:18 ***"
+IN_ITS_GRACE = JobOutlook(state=JobState.COMPLETING, restarts=0, is_preempted=True)  # when it was cancelled
+
+
+def test_a_job_that_a_person_has_cancelled_is_not_started_again_if_the_scheduler_is_silent_meanwhile(
+    start: Start,
+) -> None:
+    start.claim()
+    start.ask_requeue("preempted")
+    write_output(start, CANCELLED)
+    answers = Answers(is_at_work=None)
+    assert conclude(start.layout, 75, 0, answers, pauses_s=()) == Conclusion()
+    assert answers.started_again == []
+
+
+def test_a_job_of_many_nodes_that_a_person_has_cancelled_while_it_was_stopped_is_not_started_again(
+    start: Start,
+) -> None:
+    """When the agents have left, srun has written a line for each after that of the `scancel`."""
+    start.claim()
+    start.ask_requeue("preempted")
+    ends = (f"srun: error: node{number}: task {number}: Exited with exit code 75" for number in range(1024))
+    write_output(start, CANCELLED, *ends)
+    answers = Answers(is_at_work=False)
+    answers.end = IN_ITS_GRACE
+    assert conclude(start.layout, 75, 0, answers) == Conclusion()
+    assert answers.started_again == []
+
+
+@pytest.mark.parametrize(("line", "is_again"), [(CANCELLED, False), ("slurmstepd: something else", True)])
+def test_a_job_that_a_person_has_cancelled_before_its_agents_had_begun_is_not_started_again(
+    line: str, is_again: bool, start: Start
+) -> None:
+    """Within the grace of a preemption, of which Slurm still tells the time."""
+    write_output(start, line)
+    answers = Answers(is_at_work=False)
+    answers.end = IN_ITS_GRACE
+    assert conclude(start.layout, 10, 0, answers).is_started_again is is_again
+    assert answers.started_again == ["42"] * is_again
+
+
+@pytest.mark.parametrize("is_at_work", [False, None], ids=["the scheduler says so", "the scheduler is silent"])
+def test_a_job_that_a_person_cancels_while_its_next_start_is_asked_for_is_not_started_again(
+    is_at_work: bool | None, start: Start
+) -> None:
+    start.claim()
+    start.ask_requeue("preempted")
+    write_output(start)
+
+    class Cancelling(Answers):
+        def start_again(self, job_id: str, without: Exclusion) -> str:
+            refusal = super().start_again(job_id, without)
+            write_output(start, CANCELLED)
+            self._is_at_work, self.refusal = is_at_work, ""
+            return refusal
+
+    answers = Cancelling(is_requeued=(None, None))
+    answers.refusal = "Unexpected message received"
+    assert conclude(start.layout, 75, 0, answers, pauses_s=(0.0, 0.0)) == Conclusion()
+    assert answers.started_again == ["42"]
+    assert read_json(start.layout.result) is None
 
 
 @pytest.mark.parametrize(
@@ -396,6 +522,15 @@ def test_a_job_whose_node_could_not_be_started_is_started_again_without_it(
     (noted,) = read_lines(start.layout.requests)
     assert (noted["kind"], noted["reason"], noted["allocation"]) == ("requeue", "node_lost", 1)
     assert read_json(start.layout.result) is None
+
+
+def test_a_task_that_an_srun_of_setup_could_not_start_is_not_what_ended_the_agents(start: Start) -> None:
+    start.claim(attempt=None)
+    write_output(start, REFUSED, "hpc_elastic: starting an agent on each of 2 nodes (start 0)")
+    answers = Answers()
+    assert "srun" not in conclude(start.layout, KILLED, 0, answers).cause
+    assert not answers.started_again
+    assert read_json(start.layout.result)["reason"] == "no_result"
 
 
 @pytest.mark.parametrize("line", [REBOOTED, REFUSED], ids=["rebooted", "refused"])
@@ -680,9 +815,15 @@ def test_a_chained_job_that_is_refused_for_now_is_asked_for_again_while_this_one
         assert "Required partition not available" in read_json(start.layout.result)["cause"]
 
 
+@pytest.mark.parametrize("claims", [1, 2])
 @pytest.mark.parametrize(("reason", "words"), [("preempted", "for another job"), (None, "without a word")])
-def test_the_next_start_says_why_the_one_before_has_ended(start: Start, reason: str | None, words: str) -> None:
+def test_the_next_start_says_why_the_one_before_has_ended(
+    start: Start, reason: str | None, words: str, claims: int
+) -> None:
     start.claim()
+    if claims == 2:  # of the same start; the head has opened its attempt in the first
+        rival = Journal(start.layout, start.plan, a_place(node_id=1), questions=Answers())
+        assert rival.claim_next_allocation(HEAD, 1)
     if reason is not None:
         start.ask_requeue(reason)
     place = a_place("42", restart_count=1)

@@ -179,6 +179,7 @@ class Coordinator:
             avoid=lambda: self._head.at_fault.to_avoid,
             is_fault_of_nodes=lambda: self._head.at_fault.are_why_too_few,
             charged=lambda: self._head.charged,
+            charged_without_losses=lambda: self._head.charged_without_losses,
             is_stop_requested=lambda: self._watch.is_stop_requested,
             seconds_left=lambda: NEVER if time_left is None else time_left.left(self._loop.time()),
             answers_within_s=times.scheduler_answers_within_s,

@@ -14,6 +14,12 @@ After a preemption, at the time limit, and when too few nodes are left, or fit t
 where `requeue` allows it. The reason is recorded first, in `requests.jsonl`; the agents leave with 75, and the batch
 script asks Slurm for the requeue: it lives outside of the image where the agents are in one. A request of a person to
 end the run goes before.
+
+Where `requeue` does not allow it, the scheduler may have started the job again all the same, by itself or at somebody's
+word, and its TERM may be late here, or never come. A result would end the run of that start. So the scheduler is asked
+once before such a result, and one for want of nodes or for too many losses, is written; if it gives no answer, the
+result is written. It is also asked before a start is asked for because nodes were lost: those that it has killed itself
+are no losses.
 """
 
 from __future__ import annotations
@@ -36,6 +42,7 @@ from hpc_elastic.scheduler.protocol import JobOutlook, JobState
 TERMINATED = Trigger.TERMINATED.value
 NODE_LOST = Trigger.NODE_LOST.value
 FOR_WANT_OF_NODES = (Trigger.NODES_MISSING.value, "setup_failed")
+NOT_IF_STARTED_AGAIN = (*FOR_WANT_OF_NODES, "node_losses_used_up")
 NEAR_THE_END_S = 15.0  # a TERM so near the end of the job's time is that of the time limit
 WRITES_AFTER_END_S = 20.0  # of the 30 s to the KILL (KillWait) by default; the script asks for the start in the others
 
@@ -51,6 +58,7 @@ class AllocationEnd:
         avoid: returns the nodes that another start of the job is to avoid.
         is_fault_of_nodes: returns whether nodes are missing by a fault of their own.
         charged: returns what the head has charged to the run's budgets.
+        charged_without_losses: returns the same without the losses for which it ends the run.
         is_stop_requested: returns whether a person has asked for the end.
         seconds_left: returns the time that the job has left, as far as this agent knows.
         answers_within_s: for how long the scheduler is asked.
@@ -67,6 +75,7 @@ class AllocationEnd:
         avoid: Callable[[], tuple[str, ...]],
         is_fault_of_nodes: Callable[[], bool],
         charged: Callable[[], Charged],
+        charged_without_losses: Callable[[], Charged],
         is_stop_requested: Callable[[], bool],
         seconds_left: Callable[[], float],
         answers_within_s: float,
@@ -79,6 +88,7 @@ class AllocationEnd:
         self._avoid = avoid
         self._is_fault_of_nodes = is_fault_of_nodes
         self._charged = charged
+        self._charged_without_losses = charged_without_losses
         self._is_stop_requested = is_stop_requested
         self._seconds_left = seconds_left
         self._answers_within_s = answers_within_s
@@ -153,7 +163,10 @@ class AllocationEnd:
                 reason=Trigger.STOP_REQUESTED.value,
                 cause=f"cancelled while the run was stopped because {self._describe(reason or '')}",
             )
-        return result if reason not in CAUSES else await self._requeue(result, str(reason))
+        if reason in CAUSES:
+            return await self._requeue(result, str(reason))
+        is_asked = result.reason in NOT_IF_STARTED_AGAIN and not self._is_stop_requested()
+        return self._requeued_by_scheduler() if is_asked and await self._has_started_again() else result
 
     async def _find_what_another_head_left_for(self) -> str:
         """Returns why another head of this start has left for the next; empty if none has, or a person ends the run.
@@ -196,10 +209,14 @@ class AllocationEnd:
             return False
         return self._seconds_left() + self._loop.time() - self._terminated_at <= NEAR_THE_END_S
 
+    async def _has_started_again(self) -> bool:
+        """Returns whether the scheduler has counted another start of the job; it is asked once."""
+        return await self._loop.run_in_executor(None, self._journal.next_start.is_requeued) is True
+
     def _requeued_by_scheduler(self) -> tuple[ExitCode, str]:
         self._is_started_again = True
         reason = self._seen if self._seen in CAUSES else REQUEUED
-        charged = self._charged()
+        charged = self._charged_without_losses()  # the scheduler has killed who is lost, perhaps
         self._disk.best_effort(lambda: self._journal.next_start.note(str(reason), charged=charged))
         return ExitCode.REQUEUE, "the scheduler has requeued the job; the run goes on when it starts again"
 
@@ -207,6 +224,8 @@ class AllocationEnd:
         refusal = await self._disk.call(lambda: self._journal.next_start.find_refusal(reason))
         if refusal and self._journal.is_requeue_wanted and reason != ASKED_AGAIN:  # by a person, who was told so
             return await self._requeue(result, ASKED_AGAIN)
+        if (refusal or reason == NODE_LOST) and await self._has_started_again():
+            return self._requeued_by_scheduler()
         words = self._describe(reason)
         if refusal and reason == NODE_LOST:
             return result

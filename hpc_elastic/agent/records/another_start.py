@@ -7,6 +7,8 @@ is not requeued once more, and of two jobs that were submitted in the place of o
 
 A refusal for now (too many jobs in the queue, a partition that is drained) counts only when this job's own time is
 nearly over, or after the same ten minutes: other jobs may end before, and the partition may be up again.
+
+A job that is cancelled meanwhile is not asked for again: Slurm would start it again as long as it ends (22.05).
 """
 
 from __future__ import annotations
@@ -41,7 +43,10 @@ def ask_for_another_start(
         RunDirectoryError: the run directory cannot be read or written.
     """
     has_answered = (is_requeued := journal.next_start.is_requeued()) is not None
+    was_signalled = journal.next_start.is_cancelled()
     for number, pause_s in enumerate((*pauses_s, None)):
+        if number and not was_signalled and journal.next_start.is_cancelled():
+            return "a person has cancelled the job"
         if is_requeued or not (refusal := journal.next_start.start_again(avoid, is_by_another_job=is_by_another_job)):
             return ""
         did_answer, is_requeued = has_answered, journal.next_start.is_requeued()

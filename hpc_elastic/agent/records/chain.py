@@ -58,13 +58,18 @@ class ClaimChain:
 
     def first_of_this_start(self) -> AllocationClaim | None:
         """Return the earliest allocation claim of this start of the job; its nodes may have claimed further ones."""
-        first = None
+        claims = self.of_this_start()
+        return claims[-1] if claims else None
+
+    def of_this_start(self) -> list[AllocationClaim]:
+        """Return the allocation claims of this start of the job, the latest first; none where a later start has one."""
+        claims: list[AllocationClaim] = []
         for number in reversed(list_numbers(self._layout.allocations)):
             claim = self._allocation_claim(number)
             if claim is not None and not self.is_this_start(claim):
                 break
-            first = claim or first
-        return first
+            claims += [] if claim is None else [claim]
+        return claims
 
     def starts(self) -> int:
         """Return how often the run was started; the nodes of one start may claim several allocations."""
@@ -90,6 +95,20 @@ class ClaimChain:
     def predecessor(self) -> int | None:
         """Return the number of the latest allocation that belongs to another start than this one, None if none does."""
         return self.later_start(above=0)
+
+    def start_before(self) -> list[int]:
+        """Return the numbers of the allocations of the start before this one, the latest first; none if none was."""
+        numbers: list[int] = []
+        start: tuple[str, int] | None = None
+        for number in reversed(list_numbers(self._layout.allocations)):
+            claim = self._allocation_claim(number)
+            if claim is None or self.is_this_start(claim):
+                continue
+            if start not in (None, (claim.job_id, claim.restart_count)):
+                break
+            start = (claim.job_id, claim.restart_count)
+            numbers.append(number)
+        return numbers
 
     def later_start(self, *, above: int) -> int | None:
         """Return the number of the latest allocation above this one that belongs to another start, None if none does.
@@ -183,7 +202,7 @@ class ClaimChain:
         """Return the run's result, None if the run is not over."""
         return self._read(RunResultRecord, self._layout.result)
 
-    def read_records(self, *, needs_world: bool = True) -> Records:
+    def read_records(self, *, needs_world: bool) -> Records:
         """Return all records that an agent without a head needs.
 
         Args:

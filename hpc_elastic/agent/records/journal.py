@@ -195,7 +195,7 @@ class Journal(AllocationClaims):
         """Return the claim of the run's latest attempt, None if its number is not above this one."""
         return self._chain.latest_attempt(above=above)
 
-    def read_records(self, *, needs_world: bool = True) -> Records:
+    def read_records(self, *, needs_world: bool) -> Records:
         """Return the records that an agent without a head needs; see `ClaimChain.read_records`.
 
         Raises:
@@ -234,6 +234,21 @@ class Journal(AllocationClaims):
         told = [each for each in self._requests() if each.kind == "requeue" and each.by != self._place.node]
         here = [each.reason for each in told if (each.allocation or 0) >= first.allocation]
         return here[-1] or "" if here else ""
+
+    def ended_here(self, records: Records) -> int | None:
+        """Return which allocation of this start counts for how it ended, of several that its nodes may have claimed.
+
+        It is that of the head which has opened an attempt; before the first, the latest that a head has left for the
+        next start, if one has. None if this start has claimed none.
+
+        Raises:
+            RunDirectoryError: the claims or the requests cannot be read.
+        """
+        if records.claim is not None:
+            return records.claim.allocation
+        here = [claim.allocation for claim in self._chain.of_this_start()]
+        ended = {each.allocation for each in self._requests() if each.kind == "requeue"}
+        return next((number for number in here if number in ended), here[0] if here else None)
 
     def note_launch_agent(self) -> None:
         """Record that this process is the agent on srun's machine; the script stops srun (SIGSTOP) while it lives.
@@ -359,11 +374,13 @@ class Journal(AllocationClaims):
         and more, but shows a new line of a file when that is opened.
         """
         requests = [with_id(request) for request in self._requests()]
-        self.notices = standing_notices(requests, self.allocation)
+        has_any = any(request.kind in ("notice", "stop") for request in requests)  # else the claims need not be read
+        here = [claim.allocation for claim in self._chain.of_this_start()] if has_any else []
+        self.notices = standing_notices(requests, self.allocation, here)
         self._found = requests
         stops = tuple(request for request in self.notices if is_announced(request))
         self.asked = (*(request for request in requests if request.kind in ASKED and request.id), *stops)
-        return stop_at_once(requests, self.allocation), self._latest_start(requests)
+        return stop_at_once(requests, self.allocation, here), self._latest_start(requests)
 
     def may_predecessor_live(self) -> bool:
         """Return whether agents of an earlier start may still run: no line says that all of that start have left.

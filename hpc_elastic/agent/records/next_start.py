@@ -14,11 +14,13 @@ from hpc_elastic.membership.aside import blamed_nodes
 from hpc_elastic.membership.decisions import SilentEnds
 from hpc_elastic.plan.launch_plan import LaunchPlan
 from hpc_elastic.rundir.allocation_ends import describe_end, describe_reason
+from hpc_elastic.rundir.complaint import last_script_lines
 from hpc_elastic.rundir.layout import RunLayout
 from hpc_elastic.rundir.records import Charged, Request, utc_text
 from hpc_elastic.rundir.shared_lines import append_shared_line
 from hpc_elastic.scheduler.allocation import Allocation
 from hpc_elastic.scheduler.protocol import Exclusion, JobOutlook, NodeQuestions
+from hpc_elastic.scheduler.slurm.srun_errors import tells_of_scancel
 from hpc_elastic.useful_time.reading import furthest_step
 
 ENDS_WITHIN_S = 20.0  # the next pause between two tries, and the result
@@ -89,26 +91,42 @@ class NextStart:
             refusal = self._questions.start_again(job_id, without)
             if not (refusal and self._questions.forbids_requeue()):
                 return refusal
-        told = (each for each in self._requests() if each.kind == "chain" and each.allocation == self._allocation())
-        if any(each.id != job_id for each in told):  # this job itself may be the one that waited for that allocation
+        if self.has_follower():
             self._is_followed = True
             return ""
         chained, refusal = self._questions.submit_after(job_id, without)
         if chained:
             node, moment = self._place.node, utc_text(time.time())
-            request = Request(kind="chain", by=node, time=moment, allocation=self._allocation(), id=chained)
+            request = Request(kind="chain", by=node, time=moment, allocation=self._latest_here(), id=chained)
             append_shared_line(self._layout.requests, to_json(request))
             self._is_followed = True
         return refusal
 
     def has_follower(self) -> bool:
-        """Return whether another job is recorded as waiting for the end of this allocation.
+        """Return whether another job is recorded as waiting for the end of this one.
 
         Raises:
-            RunDirectoryError: the requests cannot be read.
+            RunDirectoryError: the claims or the requests cannot be read.
         """
-        told = [each for each in self._requests() if each.kind == "chain" and each.allocation == self._allocation()]
+        latest = self._latest_here()
+        told = [each for each in self._requests() if each.kind == "chain" and each.allocation == latest]
         return any(each.id != self._place.job_id for each in told)  # this one may have waited for that allocation
+
+    def _latest_here(self) -> int:
+        """Return the number of the latest allocation that was claimed in this start of the job.
+
+        The nodes of one start may have claimed several, and its head and the script know it by different ones. A job
+        that follows it is recorded for the latest one, for which observers look.
+        """
+        later = self._chain.later_here(above=self._allocation())
+        return self._allocation() if later is None else later.allocation
+
+    def is_cancelled(self) -> bool:
+        """Return whether this start was cancelled by `scancel`, as the batch script's output tells; False if unknown.
+
+        Of a job that is cancelled within the grace of a preemption Slurm still tells the time of that (22.05, 24.11).
+        """
+        return tells_of_scancel(last_script_lines(self._layout.script_output(self._place.job_id)))
 
     @property
     def is_followed(self) -> bool:
@@ -252,10 +270,10 @@ class NextStart:
 
     def why_before(self) -> str:
         """Return for people why the start before this one ended; empty if there was none."""
-        before = self._chain.predecessor()
-        if before is None:
+        numbers = self._chain.start_before()
+        if not numbers:
             return ""
         with contextlib.suppress(RunDirectoryError):
-            told = self._told_of(before)
-            return describe_end(before, told[-1].reason, told[-1].reservation) if told else describe_end(before, None)
-        return describe_end(before, None)
+            if told := next(filter(None, map(self._told_of, numbers)), None):
+                return describe_end(numbers[0], told[-1].reason, told[-1].reservation)
+        return describe_end(numbers[0], None)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 from datetime import datetime, timezone
 
@@ -26,20 +26,26 @@ def read_requests(layout: RunLayout) -> Iterator[Request]:
             yield from_json(Request, line)
 
 
-def standing_notices(requests: Sequence[Request], allocation: int) -> tuple[Request, ...]:
+def standing_notices(requests: Sequence[Request], allocation: int, beside: Collection[int] = ()) -> tuple[Request, ...]:
     """Return the notices and announced stops of an allocation, which its later heads act on as well.
 
     Earlier ones are about another end.
 
     Args:
         requests: all of the run's, in the order of the file.
-        allocation: its number. Every allocation but the first begins with its `start` line.
+        allocation: its number.
+        beside: those of the same start of the job, of which people may name any. Every start but the run's first has a
+            `start` line of its first allocation before what names none; each further claim adds it again.
     """
-    starts = [place for place, each in enumerate(requests) if each.kind == "start" and each.allocation == allocation]
-    if allocation > 1 and not starts:
-        return ()
-    since = requests[starts[-1] :] if starts else requests
-    of_here = (each for each in since if each.allocation in (None, allocation))
+    here = {allocation, *beside}
+    first = min(here)
+    starts = (place for place, each in enumerate(requests) if each.kind == "start" and each.allocation == first)
+    begin = next(starts, len(requests) if first > 1 else 0)
+    of_here = (
+        each
+        for place, each in enumerate(requests)
+        if each.allocation in here or (each.allocation is None and place >= begin)
+    )
     return tuple(each for each in of_here if each.id and (each.kind == "notice" or is_announced(each)))
 
 
@@ -48,12 +54,12 @@ def is_announced(request: Request) -> bool:
     return request.kind == "stop" and (request.seconds_left is not None or request.requeue)
 
 
-def stop_at_once(requests: Sequence[Request], allocation: int) -> str | None:
+def stop_at_once(requests: Sequence[Request], allocation: int, beside: Collection[int] = ()) -> str | None:
     """Return who asked to end the run at once, None if nobody did.
 
     That is also who had announced the end of the run in another allocation, which ended before.
     """
-    standing = standing_notices(requests, allocation)
+    standing = standing_notices(requests, allocation, beside)
     asked = (each for each in requests if each.kind == "stop" and not each.requeue)
     return next((each.by for each in asked if each not in standing), None)
 

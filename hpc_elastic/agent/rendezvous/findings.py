@@ -14,7 +14,7 @@ from hpc_elastic.codec import DecodeError, from_json, to_json
 from hpc_elastic.errors import ExitCode, MissingNode, RendezvousCause, RunDirectoryError
 from hpc_elastic.membership.gathering import Diagnosis
 from hpc_elastic.plan.launch_plan import LaunchPlan
-from hpc_elastic.rundir.complaint import last_lines
+from hpc_elastic.rundir.complaint import last_script_lines
 from hpc_elastic.rundir.layout import RunLayout
 from hpc_elastic.rundir.records import Endpoint, RendezvousRecord, utc_text
 from hpc_elastic.rundir.store import list_numbers, read_json, remove, write_json
@@ -22,7 +22,6 @@ from hpc_elastic.scheduler.allocation import Allocation
 from hpc_elastic.scheduler.slurm.srun_errors import find_ended_agents
 
 LAST_LINE_BYTES = 4096
-SRUN_BYTES = 1 << 20  # srun writes a line for each of thousands of tasks that it could not start
 LONGEST_LINE = 200
 # Slurm's words of a task that ends with the status of its TaskProlog, and was no agent.
 _PROLOG_FAILED = "error: TaskProlog failed status="
@@ -96,7 +95,7 @@ class Findings:
         """
         if self._place.is_local:
             return {}
-        lines = last_lines(self._layout.script_output(self._place.job_id), most_bytes=SRUN_BYTES)
+        lines = last_script_lines(self._layout.script_output(self._place.job_id))
         return find_ended_agents(lines, self._place.nodes, start=self._place.restart_count)
 
     def _record(self, node: str) -> RendezvousRecord | None:

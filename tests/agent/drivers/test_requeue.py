@@ -113,6 +113,21 @@ def test_a_job_that_slurm_ends_for_a_failed_node_is_no_cancelled_one(tmp_path: P
     assert result["cause"] == "a node of the job failed, and the scheduler ended all of the job for it"
 
 
+def test_an_end_that_requeue_does_not_answer_writes_no_result_where_slurm_has_requeued_the_job(tmp_path: Path) -> None:
+    """Slurm has counted the next start a moment after it has said why it ends this one."""
+    answers = Answers(is_requeued=[True])
+    answers.end = ENDED_FOR_A_NODE
+
+    async def scene(made: Scene) -> None:
+        next_start = made.coordinator._journal.next_start
+        next_start._plan = replace(next_start._plan, requeue=RequeuePlan(max=0, on=()))
+        assert (await terminate(made)).exit_code == 75
+
+    play(tmp_path, scene, answers=answers, times=QUICK)
+    assert reasons(tmp_path) == ["node_lost"]
+    assert read_json(RunLayout(tmp_path).result) is None
+
+
 def test_a_term_that_slurm_does_not_explain_cancels_the_run(tmp_path: Path) -> None:
     async def scene(made: Scene) -> None:
         assert (await terminate(made)).exit_code == 10

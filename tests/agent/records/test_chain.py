@@ -98,16 +98,16 @@ def run(tmp_path: Path) -> Run:
 
 
 def test_there_is_nothing_to_know_before_the_first_claim(run: Run) -> None:
-    assert run.journal().read_records() == Records(result=None, first=None, claim=None, world=None)
+    assert run.journal().read_records(needs_world=True) == Records(result=None, first=None, claim=None, world=None)
     assert run.journal().latest_attempt() is None
 
 
 def test_the_records_are_the_latest_claims_of_this_allocation(run: Run) -> None:
     first = run.journal().claim_allocation(HEAD).claim
-    assert run.journal(1).read_records() == Records(result=None, first=first, claim=None, world=None)
+    assert run.journal(1).read_records(needs_world=True) == Records(result=None, first=first, claim=None, world=None)
     run.open(1)
     _, world = run.open(2, head="node1")
-    records = run.journal(1).read_records()
+    records = run.journal(1).read_records(needs_world=True)
     assert (records.result, records.first, records.world, records.is_finished) == (None, first, world, False)
     assert records.claim is not None
     assert (records.claim.attempt, records.claim.head, records.claim.time != "") == (2, "node1", True)
@@ -118,7 +118,7 @@ def test_an_attempt_of_an_earlier_allocation_has_no_world_to_go_on_with(run: Run
     run.open(1)
     requeued = run.journal(restart_count=1)
     claim = requeued.claim_allocation(HEAD).claim
-    assert requeued.read_records() == Records(result=None, first=claim, claim=None, world=None)
+    assert requeued.read_records(needs_world=True) == Records(result=None, first=claim, claim=None, world=None)
     latest = requeued.latest_attempt()
     assert latest is not None
     assert latest.attempt == 1
@@ -129,7 +129,7 @@ def test_an_attempt_of_the_head_before_counts_though_this_start_has_claimed_agai
     first = run.journal().claim_allocation(HEAD).claim
     write_json(run.layout.allocation(2), to_json(replace(first, allocation=2, node="node1")))
     run.open(1, allocation=1)
-    claim = run.journal().read_records().claim
+    claim = run.journal().read_records(needs_world=True).claim
     assert claim is not None
     assert (claim.attempt, claim.allocation) == (1, 1)
 
@@ -139,14 +139,16 @@ def test_an_agent_of_an_earlier_allocation_has_no_part_in_the_run_any_more(run: 
     run.open(1)
     run.journal(restart_count=1).claim_allocation(HEAD)
     run.open(2, allocation=2)
-    assert run.journal().read_records() == Records(result=None, first=None, claim=None, world=None, started_again=2)
+    assert run.journal().read_records(needs_world=True) == Records(
+        result=None, first=None, claim=None, world=None, started_again=2
+    )
 
 
 def test_the_result_is_among_the_records(run: Run) -> None:
     run.journal().claim_allocation(HEAD)
     run.open(1)
     run.journal().write_result(a_result())
-    result = run.journal(1).read_records().result
+    result = run.journal(1).read_records(needs_world=True).result
     assert result is not None
     assert result.cause == "every rank exited 0"
 
@@ -177,14 +179,14 @@ def test_a_claim_that_cannot_be_read_is_an_error(run: Run) -> None:
     run.journal().claim_allocation(HEAD)
     write_json(run.layout.claim(2), {"attempt": "two"})
     with pytest.raises(RunDirectoryError, match="cannot be read"):
-        run.journal().read_records()
+        run.journal().read_records(needs_world=True)
 
 
 def test_the_roster_is_known_although_its_head_died_right_after_its_claim(run: Run) -> None:
     run.journal().claim_allocation(HEAD)
     claimed, world = run.open(1)
     os.rename(run.layout.world(1), run.layout.proposed_world(1, claimed.head))
-    assert run.journal(1).read_records().world == world
+    assert run.journal(1).read_records(needs_world=True).world == world
 
 
 def test_a_roster_is_read_once_for_each_attempt(run: Run) -> None:
@@ -192,11 +194,11 @@ def test_a_roster_is_read_once_for_each_attempt(run: Run) -> None:
     run.journal().claim_allocation(HEAD)
     _, first = run.open(1)
     journal = run.journal(1)
-    assert journal.read_records().world == first
+    assert journal.read_records(needs_world=True).world == first
     os.unlink(run.layout.world(1))
-    assert journal.read_records().world == first
+    assert journal.read_records(needs_world=True).world == first
     _, second = run.open(2, head="node1")
-    assert journal.read_records().world == second
+    assert journal.read_records(needs_world=True).world == second
 
 
 def test_the_claim_of_an_allocation_is_read_once_whichever_was_read_last(run: Run) -> None:
@@ -386,5 +388,5 @@ def test_the_nodes_records_of_a_finished_world_are_read_only_by_who_reads_the_ro
     assert not journal.read_records(needs_world=False).is_finished
     assert sorted(opened) == ["0001.json", "claim.json"]
     for _ in range(3):
-        assert journal.read_records().is_finished
+        assert journal.read_records(needs_world=True).is_finished
     assert len(opened) == 2 + 1 + 50, "the roster and each record once"

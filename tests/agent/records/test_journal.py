@@ -13,6 +13,7 @@ import pytest
 
 from hpc_elastic.agent.records import chain
 from hpc_elastic.agent.records.journal import stamp
+from hpc_elastic.codec import to_json
 from hpc_elastic.errors import FileSystemError
 from hpc_elastic.membership.actions import Note
 from hpc_elastic.membership.decisions import History, SilentEnds
@@ -22,9 +23,11 @@ from hpc_elastic.rundir.records import (
     AttemptClaim,
     Charged,
     Endpoint,
+    Request,
     RunState,
     Spend,
 )
+from hpc_elastic.rundir.shared_lines import append_shared_line
 from tests.agent.records.runs import HEAD, Runs, a_place, a_result, an_attempt
 from tests.membership.script import a_failure
 
@@ -171,6 +174,52 @@ def test_nodes_of_one_start_that_claim_one_allocation_after_the_other_are_no_new
     assert first.requests() == (None, None)
 
 
+@pytest.mark.parametrize("restart_count", [0, 1])
+@pytest.mark.parametrize("requeue", [False, True])
+def test_a_stop_with_notice_is_heard_by_whoever_is_head_of_a_start_whose_nodes_have_claimed_two_allocations(
+    requeue: bool, restart_count: int, runs: Runs
+) -> None:
+    """People name the latest one: its head is at work, or has joined that of the one before."""
+    if restart_count:
+        runs.journal().claim_allocation(HEAD)
+        send_stop(runs, "of the start before", allocation=1, requeue=True)
+    first = runs.journal(a_place(restart_count=restart_count))
+    claimed = first.claim_allocation(HEAD).claim.allocation
+    second = runs.journal(a_place(restart_count=restart_count, node_id=1))
+    assert second.claim_next_allocation(Endpoint(address="10.0.0.2", port=1), claimed)
+    send_stop(runs, "now", allocation=second.allocation, requeue=requeue)
+    for head in (first, second):
+        assert head.requests() == (None, None), "it is not to stop at once"
+        assert [each.id for each in head.notices] == ["now"]
+
+
+@pytest.mark.parametrize("is_announced", [True, False])
+@pytest.mark.parametrize("requeue", [False, True])
+def test_a_stop_with_notice_before_another_claim_of_the_start_is_heard_by_the_next_head(
+    requeue: bool, is_announced: bool, runs: Runs
+) -> None:
+    """Who makes the second claim announces the start again, for the head before may have died before it did."""
+    runs.journal().claim_allocation(HEAD)
+    send_stop(runs, "of the start before", allocation=1, requeue=True)
+    size = os.path.getsize(runs.layout.requests)
+    first = runs.journal(a_place(restart_count=1))
+    claimed = first.claim_allocation(HEAD).claim.allocation
+    if not is_announced:
+        os.truncate(runs.layout.requests, size)
+    send_stop(runs, "now", allocation=claimed, requeue=requeue)
+    second = runs.journal(a_place(restart_count=1, node_id=1))
+    assert second.claim_next_allocation(Endpoint(address="10.0.0.2", port=1), claimed)
+    for head in (first, second):
+        assert head.requests() == (None, None), "it is not to stop at once"
+        assert [each.id for each in head.notices] == ["now"]
+
+
+def send_stop(runs: Runs, name: str, *, allocation: int, requeue: bool) -> None:
+    os.makedirs(runs.layout.root, exist_ok=True)
+    stop = Request(kind="stop", by="ada", time="", id=name, seconds_left=60.0, allocation=allocation, requeue=requeue)
+    append_shared_line(runs.layout.requests, to_json(stop))
+
+
 def test_an_allocation_that_came_to_nothing_does_not_keep_the_run_from_ending(runs: Runs) -> None:
     """Another node took the head for lost, which opened its first attempt all the same."""
     first = runs.journal()
@@ -235,19 +284,19 @@ def test_a_folder_as_it_was_before_the_new_start_does_not_send_its_agents_away(r
     runs.journal().claim_allocation(HEAD)
     member = runs.journal(a_place(restart_count=1, node_id=1))
     member.allocation = 2
-    assert member.read_records().started_again is None
+    assert member.read_records(needs_world=True).started_again is None
     member.allocation = 0
-    assert member.read_records().started_again == 1
+    assert member.read_records(needs_world=True).started_again == 1
 
 
 def test_who_comes_when_the_head_has_left_for_another_start_reads_that_until_there_is_an_attempt(runs: Runs) -> None:
     head, late = runs.journal(), runs.journal(a_place(node_id=1))
     head.claim_allocation(HEAD)
-    assert late.read_records().left_for == ""
+    assert late.read_records(needs_world=True).left_for == ""
     head.next_start.note("node_lost", ["node1"])
-    assert late.read_records().left_for == "node_lost"
+    assert late.read_records(needs_world=True).left_for == "node_lost"
     head.claim_attempt(*an_attempt())  # then others may go on without the head that has said so
-    assert late.read_records().left_for == ""
+    assert late.read_records(needs_world=True).left_for == ""
 
 
 def test_a_start_that_left_before_it_opened_an_attempt_vouches_for_no_other(runs: Runs) -> None:
