@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Iterator
 
 from hpc_elastic.api.schedulers import query_again
+from hpc_elastic.errors import FileSystemError
 from hpc_elastic.observe.array import ArrayFacts, ArraySnapshot, make_array_snapshot, read_array
 from hpc_elastic.observe.diagnosis import SETTLE_S
 from hpc_elastic.observe.facts import find_gone
@@ -60,7 +61,8 @@ class ArrayWatch:
         The pause is at least as long as a snapshot takes, so that a large array is read less often.
 
         Raises:
-            FileSystemError: the array's folder was moved or removed, and is not back.
+            FileSystemError: the array's folder was moved or removed, and is not back; or that of a task, and the
+                others are over.
         """
         deadline = None if within_s is None else time.monotonic() + within_s
         gone_since: float | None = None
@@ -71,8 +73,16 @@ class ArrayWatch:
             now = time.monotonic()
             if snapshot.is_over or (deadline is not None and now >= deadline):
                 return
-            if (gone := find_gone(self.facts.layout.root)) is None:
+            if (gone := self._find_gone(snapshot)) is None:
                 gone_since = None
             elif now - (gone_since := gone_since or started) >= patience_s:
                 raise gone
             time.sleep(max(pause_s, 2 * (now - started)))
+
+    def _find_gone(self, snapshot: ArraySnapshot) -> FileSystemError | None:
+        """Return the error about a folder that is gone and without which the array never ends."""
+        layout = self.facts.layout
+        if (gone := find_gone(layout.root)) is not None or not all(task.is_over for task in snapshot.tasks):
+            return gone
+        tasks = (layout.task(number) for number in range(snapshot.size))
+        return next(filter(None, (find_gone(task.root) for task in tasks)), None)

@@ -23,6 +23,7 @@ _OF_AGENTS = {f"{int(code)}:0": code for code in (ExitCode.RUN_DIRECTORY, ExitCo
 _NO_OUTPUT = ":53"  # the same, where slurmd could not open the script's output: it has not run
 NAMED_BY_BASH_ENV = "which BASH_ENV names and bash runs before each script"
 JOB_CANCELLED = "the job was cancelled"  # begins the cause where the scheduler itself says so
+KILLED_BEFORE_NEXT_START = "and Slurm killed it before its next start was asked for"  # in the cause, after why it ended
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,6 +72,7 @@ def missing_result(
     failed_nodes: Sequence[str] = (),
     has_begun: bool = True,
     refusal: str = "",
+    starts: int = 0,
 ) -> MissingResult | None:
     """Decide the result of a run whose job is over and that has none; None if the run is not in that state.
 
@@ -84,6 +86,7 @@ def missing_result(
         failed_nodes: those that Slurm has taken from the job, by the batch script's output.
         has_begun: whether the batch script has written its first line.
         refusal: that nothing can be written to the run directory for want of space or of quota.
+        starts: how often the batch script has begun, by its output; accounting does not count the restarts of a job.
     """
     if facts.result is not None or job is None or not job.state.is_terminal:
         return None
@@ -112,7 +115,7 @@ def missing_result(
         return _lost_host(host)
     if state == "FAILED" and (job.exit_code or "").endswith(_NO_OUTPUT):
         return _not_begun(is_certain=never_started)
-    return _ended(job, script_word, never_started, refusal)
+    return _ended(facts, replace(job, restarts=max(job.restarts, starts - 1)), script_word, refusal)
 
 
 def _cancelled(facts: Facts, never_started: bool, *, is_by_script: bool = False) -> MissingResult:
@@ -249,6 +252,13 @@ def _lost_host(host: str) -> MissingResult:
     )
 
 
+def _is_next_start_unasked(facts: Facts, job: JobStatus) -> bool:
+    """Return whether this start of the job is the latest one of the run, whose head has decided on another."""
+    before = facts.allocation.get("restart_count")
+    is_latest = facts.allocation.get("job_id") == job.job_id and isinstance(before, int) and job.restarts <= before
+    return facts.has_ended and is_latest
+
+
 def _past_deadline(never_started: bool) -> MissingResult:
     """Return the result of a run whose waiting job Slurm has removed, since it could not end before its deadline."""
     start = "its start" if never_started else "another start"
@@ -261,7 +271,8 @@ def _past_deadline(never_started: bool) -> MissingResult:
     )
 
 
-def _ended(job: JobStatus, script_word: str, never_started: bool, refusal: str) -> MissingResult:
+def _ended(facts: Facts, job: JobStatus, script_word: str, refusal: str) -> MissingResult:
+    never_started = facts.allocations == 0
     unusable = ": its agents could not use the run directory" if job.exit_code == _UNUSABLE else ""
     ends = {
         "TIMEOUT": (RunState.FAILED, "time_limit", "the time limit ended the job"),
@@ -276,11 +287,13 @@ def _ended(job: JobStatus, script_word: str, never_started: bool, refusal: str) 
     if refusal and reason == "no_result" and not (never_started or (job.exit_code or "").endswith(_KILLED)):
         return replace(_gave_up(f"{refusal}, and no agent wrote a result"), state=state)  # UNKNOWN: it may be cancelled
     last_words = f"; the script's last line: {script_word}" if script_word else ""
+    is_unasked = reason in ("time_limit", "preempted") and _is_next_start_unasked(facts, job)
+    what_is_missing = KILLED_BEFORE_NEXT_START if is_unasked else f"and no agent wrote a result{last_words}"
     return MissingResult(
         state=state,
         reason=reason,
         exit_code=ExitCode.RUN_DIRECTORY if job.exit_code == _UNUSABLE else ExitCode.NODE_LOST,
-        cause=f"{cause}, and no agent wrote a result{last_words}",
+        cause=f"{cause}, {what_is_missing}",
         is_certain=never_started and job.state.value != "GONE",
     )
 

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from itertools import pairwise
 
 from hpc_elastic.failures.classes import MEANINGS, FailureClass
-from hpc_elastic.observe.diagnosis import JOB_CANCELLED, NAMED_BY_BASH_ENV
+from hpc_elastic.observe.diagnosis import JOB_CANCELLED, KILLED_BEFORE_NEXT_START, NAMED_BY_BASH_ENV
 from hpc_elastic.observe.explain_facts import (
     ExplainFacts,
     attempt_after,
@@ -163,6 +163,13 @@ def advice_of(facts: ExplainFacts, failure_class: str | None) -> Iterable[str]:
         if tip := find_tip(refusal):
             yield tip
         yield "mend what Slurm refuses, and submit the job file again: the script goes on from its last checkpoint"
+        return
+    if is_end and KILLED_BEFORE_NEXT_START in (facts.snapshot.cause or ""):
+        yield "submit the job file again: the script goes on from its last checkpoint"
+        yield (
+            "have the workers save in less time after a TERM, or ask the administrator for a larger KillWait: the next "
+            "start is asked for between their end and Slurm's KILL"
+        )
         return
     is_agents = is_for_want_of_space and failure_class == FailureClass.AGENT_LOST.value
     about = "" if is_agents else _about_failure(facts, failure_class)

@@ -42,7 +42,7 @@ from hpc_elastic.observe.facts import AttemptFacts
 from hpc_elastic.observe.rank_output import output_path
 from hpc_elastic.observe.snapshot import Snapshot
 from hpc_elastic.rundir import store
-from hpc_elastic.rundir.complaint import last_lines
+from hpc_elastic.rundir.complaint import last_script_lines
 from hpc_elastic.rundir.error_file import read_tail
 from hpc_elastic.rundir.layout import RunLayout
 from hpc_elastic.rundir.new_names import exists, open_anew
@@ -146,7 +146,7 @@ class _Reader:
         snapshot = self._snapshot
         if snapshot.reason != "terminated" or not snapshot.job_id or attempt_after(snapshot, attempt) is not None:
             return False
-        return tells_of_scancel(last_lines(self._layout.script_output(snapshot.job_id)))
+        return tells_of_scancel(last_script_lines(self._layout.script_output(snapshot.job_id)))
 
     def _is_foreground(self) -> bool:
         try:
@@ -159,7 +159,7 @@ class _Reader:
         snapshot = self._snapshot
         if not losses or not snapshot.job_id or snapshot.scheduler != "slurm":
             return
-        failed = find_failed_nodes(last_lines(self._layout.script_output(snapshot.job_id)))
+        failed = find_failed_nodes(last_script_lines(self._layout.script_output(snapshot.job_id)))
         left: Sequence[str] | None = None
         own = next((each for each in snapshot.attempt_history if each.number == attempt), None)
         is_latest_start = own is not None and own.allocation == snapshot.allocations and snapshot.between is None

@@ -141,7 +141,7 @@ class FactReader:
         attempts = tuple(self._attempt(number) for number in numbers)
         start = self._latest_start(allocations)
         own = [attempt for attempt in attempts if attempt.allocation in start]
-        end = end_of_allocation(requests, allocations[-1]) if allocations else None
+        end = _end_of_start(requests, start, own)
         beside = self._beside(start, own, tuple(allocation.get("nodes") or ()))
         script_output = _existing(layout.script_output(job_id)) if job_id else None
         has_agents = result is not None or (allocations and end is None)
@@ -459,6 +459,17 @@ def end_of_allocation(requests: Iterable[Any], allocation: int) -> Mapping[str, 
     told = (line for line in requests if isinstance(line, dict) and line.get("kind") == "requeue")
     ends = [line for line in told if line.get("allocation") == allocation]
     return ends[-1] if ends else None
+
+
+def _end_of_start(
+    requests: Sequence[Any], start: Iterable[int], own: Sequence[AttemptFacts]
+) -> Mapping[str, Any] | None:
+    """Return the line with which a head has recorded that the latest start of the job ends, and the run goes on.
+
+    Of several allocations that its nodes have claimed, the head's is that in which it has opened an attempt.
+    """
+    ends = (end_of_allocation(requests, number) for number in ([own[-1].allocation] if own else start))
+    return next((end for end in ends if end is not None), None)
 
 
 def _is_stop(line: Any) -> bool:

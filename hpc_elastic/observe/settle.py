@@ -6,6 +6,7 @@ import contextlib
 import os
 import time
 from dataclasses import replace
+from functools import partial
 
 from hpc_elastic.codec import Json, from_json, to_json
 from hpc_elastic.errors import FileSystemError, RunDirectoryError
@@ -13,7 +14,7 @@ from hpc_elastic.observe.diagnosis import MissingResult
 from hpc_elastic.observe.facts import Facts, latest_change
 from hpc_elastic.printable import printable_line
 from hpc_elastic.rundir import store
-from hpc_elastic.rundir.complaint import last_lines
+from hpc_elastic.rundir.complaint import last_script_lines
 from hpc_elastic.rundir.full_disk import describe_cure, is_for_want_of_space
 from hpc_elastic.rundir.layout import RunLayout
 from hpc_elastic.rundir.records import RunResultRecord, TimeSpent, utc_text
@@ -61,12 +62,12 @@ def unwritten_note(error: FileSystemError) -> str:
 
 def read_failed_nodes(script_output: str) -> tuple[str, ...]:
     """Return the nodes that Slurm has taken from the job because they are DOWN, by the script's output."""
-    return find_failed_nodes(last_lines(script_output))
+    return find_failed_nodes(last_script_lines(script_output))
 
 
 def read_launch_error(script_output: str) -> str:
     """Return why srun could not start the agents, by the batch script's output; empty if it tells of no such error."""
-    lines = last_lines(script_output)
+    lines = last_script_lines(script_output)
     error = find_launch_error(lines)
     return describe_unstarted(find_unstarted(lines)) or (error and f"srun gave up: {printable_line(error)}")
 
@@ -82,9 +83,17 @@ def _has(path: str, text: str) -> bool:
     return False
 
 
+def count_starts(script_output: str) -> int:
+    """Return how often the batch script of the job has begun, by its first lines in its output."""
+    with contextlib.suppress(OSError), open(script_output, encoding="utf-8", errors="replace") as file:
+        lines = iter(partial(file.readline, _MOST_CHARACTERS), "")
+        return sum(line.startswith(SCRIPT_BEGINS) for line in lines)
+    return 0
+
+
 def is_scancelled(script_output: str) -> bool:
     """Return whether the batch script's output tells that the job was signalled with `scancel`."""
-    return tells_of_scancel(last_lines(script_output))
+    return tells_of_scancel(last_script_lines(script_output))
 
 
 def file_system_now(layout: RunLayout) -> float:

@@ -212,6 +212,7 @@ class RunWatch:
             failed_nodes=settle.read_failed_nodes(fresh.script_output) if fresh.script_output else (),
             has_begun=not fresh.script_output or settle.has_begun(self.layout.script, fresh.script_output),
             refusal=refusal,
+            starts=settle.count_starts(fresh.script_output) if fresh.script_output else 0,
         )
         if missing is None:
             return False

@@ -5,7 +5,9 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+import shutil
 import subprocess
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -23,6 +25,7 @@ from hpc_elastic.processes import find_process
 from hpc_elastic.rundir.create import CreatedRunDirectory
 from hpc_elastic.rundir.create_array import create_array
 from hpc_elastic.rundir.layout import ArrayLayout
+from hpc_elastic.rundir.states import RunState
 from hpc_elastic.scheduler.local.scheduler import LocalScheduler
 from hpc_elastic.scheduler.local.tasks import WaitingTasks
 from hpc_elastic.scheduler.protocol import JobState
@@ -85,6 +88,25 @@ def test_an_array_whose_folder_is_gone_is_not_waited_for_for_ever(workplace: Pat
     with pytest.raises(RunDirectoryError, match=f"^{workplace}/sweep is gone: it was moved or removed$"):
         list(snapshots)
     assert warnings == [f"{workplace}/sweep/{task} is gone: it was moved or removed" for task in (0, 1)]
+
+
+@pytest.mark.long  # each look runs programs
+def test_an_array_is_waited_for_until_all_tasks_are_over_but_the_one_whose_folder_is_gone(
+    workplace: Path, fake_slurm: FakeSlurm
+) -> None:
+    submit_array(prepare(workplace, 3), SlurmScheduler())
+    fake_slurm.script("squeue", "\n".join(f'echo "4{task}|42_{task}|RUNNING|0|0||None|"' for task in range(3)))
+    array_watch = ArrayWatch(ArrayLayout(str(workplace / "sweep")), warn=lambda _: None, settle_s=0)
+    snapshots = array_watch.until_over(patience_s=0.05, pause_s=0.01)
+    next(snapshots)
+    shutil.rmtree(workplace / "sweep/1")
+    began, looks = time.monotonic(), 0
+    while time.monotonic() < began + 0.2 or looks < 5:
+        assert RunState.RUNNING in next(snapshots).counts
+        looks += 1
+    fake_slurm.script("squeue", "true")
+    with pytest.raises(RunDirectoryError, match=f"^{workplace}/sweep/1 is gone: it was moved or removed$"):
+        list(snapshots)
 
 
 def test_a_refused_array_leaves_nothing(workplace: Path, fake_slurm: FakeSlurm) -> None:

@@ -19,7 +19,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.conftest import FakeSlurm
-from tests.tiers import longer, variants
+from tests.tiers import variants
 
 HPC_ELASTIC = f"{shlex.quote(sys.executable)} -m hpc_elastic"
 SUBMIT = f"{HPC_ELASTIC} submit job.yaml --site generic-slurm"
@@ -127,7 +127,7 @@ def test_standard_error_that_is_closed_costs_nothing(fake_slurm: FakeSlurm) -> N
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("verb", ["submit", *longer("check", "render")])
+@pytest.mark.parametrize("verb", ["submit", *variants("check", "render", of="test_folder_that_was_removed_is_named")])
 def test_folder_that_was_removed_is_named(workplace: Path, fake_slurm: FakeSlurm, verb: str) -> None:
     gone = workplace / "gone"
     gone.mkdir()
@@ -201,14 +201,24 @@ def in_ascii(workplace: Path, verb: str) -> str:
 
 @pytest.mark.long
 @pytest.mark.parametrize(
-    "verb", ["submit job.yaml --site generic-slurm", *longer("list", "check job.yaml --site generic-slurm")]
+    "verb",
+    [
+        "submit job.yaml --site generic-slurm",
+        *variants("list", "check job.yaml --site generic-slurm", of="test_letters_that_the_output_has_not_are_escaped"),
+    ],
 )
 def test_letters_that_the_output_has_not_are_escaped(workplace: Path, fake_slurm: FakeSlurm, verb: str) -> None:
     assert r"gr\u00fc\u00dfe\ud83d\ude00" in in_ascii(workplace, verb)
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("verb", ["submit job.yaml --site generic-slurm --json", *longer("status --json")])
+@pytest.mark.parametrize(
+    "verb",
+    [
+        "submit job.yaml --site generic-slurm --json",
+        *variants("status --json", of="test_letters_that_the_output_has_not_are_those_of_json"),
+    ],
+)
 def test_letters_that_the_output_has_not_are_those_of_json(workplace: Path, fake_slurm: FakeSlurm, verb: str) -> None:
     assert "/gr\u00fc\u00dfe\U0001f600/" in json.loads(in_ascii(workplace, verb))["run_dir"]
 

@@ -20,7 +20,7 @@ from hpc_elastic.rundir.index import index_path
 from hpc_elastic.rundir.layout import RunLayout
 from tests.cli.conftest import FakeSlurm
 from tests.observe.builders import RunBuilder
-from tests.tiers import longer
+from tests.tiers import variants
 
 Capture = pytest.CaptureFixture[str]
 SUBMIT = ["submit", "job.yaml", "--site", "generic-slurm", "--json"]
@@ -168,7 +168,16 @@ def test_cancel_asks_on_a_terminal_before_it_takes_another_folders_run(
 
 @pytest.mark.long
 @pytest.mark.parametrize(
-    ("answer", "code", "stopped"), [("2", 0, ["1"]), ("", 2, []), *longer(("3", 2, []), ("0", 2, []), ("y", 2, []))]
+    ("answer", "code", "stopped"),
+    [
+        ("2", 0, ["1"]),
+        ("", 2, []),
+        ("3", 2, []),
+        *variants(
+            *((answer, 2, list[str]()) for answer in ("0", "y")),
+            of="test_cancel_asks_on_a_terminal_which_run_of_this_folder_is_meant",
+        ),
+    ],
 )
 def test_cancel_asks_on_a_terminal_which_run_of_this_folder_is_meant(
     a: Path, slurm: FakeSlurm, capsys: Capture, answer: str, code: int, stopped: list[str]

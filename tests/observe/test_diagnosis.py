@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -209,6 +210,53 @@ def test_a_job_of_22_05_that_has_the_node_of_its_killed_script_has_not_lost_it(
     ending = missing_result(facts(run.start_script().allocate().open_attempt(1)), status)
     assert ending is not None
     assert ending.reason == expected
+
+
+@pytest.mark.parametrize(
+    ("state", "reason", "ended"),
+    [
+        (JobState.PREEMPTED, "preempted", "the job was preempted and not requeued"),
+        (JobState.TIMEOUT, "time_limit", "the time limit ended the job"),
+    ],
+)
+def test_a_job_that_was_killed_before_anybody_asked_for_the_next_start_says_so(
+    state: JobState, reason: str, ended: str, run: RunBuilder
+) -> None:
+    run.allocate().open_attempt(1).end_allocation(1, reason)
+    ending = missing_result(facts(run), job(state, exit_code="0:9"), "*** JOB 42 CANCELLED ***")
+    assert ending is not None
+    assert (ending.state, ending.reason, ending.exit_code) == (RunState.FAILED, reason, ExitCode.NODE_LOST)
+    assert ending.cause == f"{ended}, and Slurm killed it before its next start was asked for"
+    assert not ending.is_certain  # the request may still be on its way
+
+
+@pytest.mark.parametrize("has_attempt", [True, False])
+def test_the_end_that_a_head_has_recorded_counts_if_the_nodes_of_its_start_have_claimed_two_allocations(
+    has_attempt: bool, run: RunBuilder
+) -> None:
+    run.allocate().allocate(2, restart_count=0).end_allocation(1, "preempted")
+    if has_attempt:
+        run.open_attempt(1)
+    ending = missing_result(facts(run), job(JobState.PREEMPTED, exit_code="0:9"))
+    assert ending is not None
+    assert ending.cause.endswith("and Slurm killed it before its next start was asked for")
+
+
+def test_the_end_of_an_earlier_start_is_not_that_of_the_latest_one(run: RunBuilder) -> None:
+    run.allocate().open_attempt(1).end_allocation(1, "preempted").allocate(2).allocate(3, restart_count=1)
+    ending = missing_result(facts(run), replace(job(JobState.PREEMPTED), restarts=1))
+    assert ending is not None
+    assert ending.cause.endswith("and no agent wrote a result")
+
+
+@pytest.mark.parametrize("change", [{"restarts": 1}, {"job_id": "43"}], ids=["requeued", "chained"])
+def test_a_job_whose_next_start_was_killed_before_it_began_was_asked_for(
+    change: dict[str, Any], run: RunBuilder
+) -> None:
+    run.allocate().open_attempt(1).end_allocation(1, "preempted")
+    ending = missing_result(facts(run), replace(job(JobState.PREEMPTED), **change))
+    assert ending is not None
+    assert ending.cause == "the job was preempted and not requeued, and no agent wrote a result"
 
 
 @pytest.mark.parametrize(("has_begun", "start"), [(False, "its start"), (True, "another start")])

@@ -254,6 +254,16 @@ def test_a_run_that_ends_with_the_allocation_it_was_called_in_is_not_advised_to_
     assert [each.startswith(advice) for each in found.advice] == [True]
 
 
+def test_a_job_that_was_killed_before_its_next_start_was_asked_for_is_to_be_submitted_again(tmp_path: Path) -> None:
+    """More starts, as are advised after a preemption that used them up, would not have helped."""
+    run = RunBuilder(tmp_path / "run").submit().allocate().open_attempt(1).end_allocation(1, "preempted")
+    cause = "the job was preempted and not requeued, and Slurm killed it before its next start was asked for"
+    run.end(RunState.FAILED, exit_code=7, reason="preempted", cause=cause)
+    again, saving = explain(read_explain_facts(run.layout, take_tolerant_snapshot(run.layout)), 0.0).advice
+    assert again == "submit the job file again: the script goes on from its last checkpoint"
+    assert "a larger KillWait" in saving
+
+
 @pytest.mark.parametrize(
     ("line", "advice"),
     [
@@ -351,8 +361,11 @@ def terminated(root: Path, *lines: str) -> Explanation:
     return explain(read_explain_facts(run.layout, take_tolerant_snapshot(run.layout)), 0.0)
 
 
-def test_a_job_that_was_cancelled_with_scancel_is_said_to_be_and_gets_no_advice(tmp_path: Path) -> None:
-    explanation = terminated(tmp_path / "run", SCANCEL)
+@pytest.mark.parametrize("nodes", [0, 1024])
+def test_a_job_that_was_cancelled_with_scancel_is_said_to_be_and_gets_no_advice(nodes: int, tmp_path: Path) -> None:
+    """When the agents have left, srun has written a line for each after that of the `scancel`."""
+    ends = (f"srun: error: node{number}: task {number}: Exited with exit code 10" for number in range(nodes))
+    explanation = terminated(tmp_path / "run", SCANCEL, *ends)
     assert explanation.cause == "somebody cancelled the job with scancel (node1 got SIGTERM from outside)"
     assert explanation.meaning == "a stop that a person asked for"
     assert (explanation.advice, explanation.excerpts, explanation.files) == ((), (), ())

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from hpc_elastic.errors import FileSystemError
+from hpc_elastic.observe.diagnosis import SETTLE_S
 from hpc_elastic.observe.watch import PATIENCE_S, QuestionPace, RunWatch, watch
 from hpc_elastic.rundir.complaint import complaint
 from hpc_elastic.rundir.layout import RunLayout
@@ -330,6 +331,21 @@ def test_cause_quotes_the_last_line_of_a_script_that_failed(tmp_path: Path) -> N
     assert snapshot.exit_code == 3
     assert snapshot.cause is not None
     assert snapshot.cause.endswith("setup line failed (status 1): module load cuda/99")
+
+
+@pytest.mark.parametrize(("begun", "why"), [(1, "and Slurm killed it before"), (2, "and no agent wrote a result")])
+def test_a_script_that_has_begun_again_was_started_again_which_accounting_does_not_tell(
+    begun: int, why: str, tmp_path: Path
+) -> None:
+    """Some minutes after the end of a job only sacct knows it, and that counts no restarts."""
+    run = RunBuilder(tmp_path / "run").submit()
+    run.start_script("hpc_elastic: run directory /run\nsetup\n" * begun)
+    run.allocate().open_attempt(1).end_allocation(1, "preempted")
+    clock = Clock()
+    run_watch = RunWatch(run.layout, TellingScheduler(JobState.TIMEOUT), clock=clock)
+    run_watch.look()
+    clock.sleep(2 * SETTLE_S)
+    assert (run_watch.look().cause or "").startswith(f"the time limit ended the job, {why}")
 
 
 def test_watch_ends_with_the_run(tmp_path: Path) -> None:
