@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import re
 import signal
 from collections.abc import Callable
 from functools import cached_property
@@ -201,6 +202,7 @@ class Agent:
         self.started_at = self.died_at = NEVER
         self.exit_code: int | None = None
         self.left_at = self.gone_at = NEVER
+        self.unrecorded: set[int] = set()  # attempts whose record it says that it could not write in half a minute
         self.ends_job = self.was_killed = False
         self.asks_at_start = number in ASKING_NODES  # whether it could end the job
         self.can_end_job = self.asks_at_start and (number != 1 or run.scenario.seed % 2 == 0)
@@ -399,6 +401,7 @@ class Agent:
 
     def _say(self, text: str, level: Level = "info") -> None:
         self.run.trace(self, f"says: {text}")
+        self.unrecorded |= {int(attempt) for attempt in re.findall(r"record of attempt (\d+) is missing", text)}
         self.run.spent["line"] += 1
         self.run.conduct.says(self, level)
         self.run.wording.says(self.name, text)

@@ -164,6 +164,7 @@ def _ask_to_end(run: SimulatedRun, agent: Agent, fault: Fault) -> None:
     if what == "stop":
         run.is_stop_requested, run.stop_requested_at = True, run.clock.now
         return
+    run.is_start_coming = run.scenario.is_requeued is True
     for each in run.agents if what == "term_all" else [agent]:
         if each.is_running:
             run.witness.terminated.add(each.name)

@@ -96,6 +96,8 @@ RUNG = (
     "loop's clock, as asyncio allows and the simulation's do not, it has to be set again"
 )
 NUMBERS = 'tuple(int(number) for number in re.findall(r"[0-9]+", public)[:3])'
+MANY_NODES = "no cluster has as many nodes, either way"
+ROLE = "a role has no space in its name, in a job file; a unit test has one that does"
 REMEDY = "it only decides which remedy the text names beside two versions that differ"
 # Edits that change nothing that matters, by name, and why.
 EQUIVALENT: dict[str, str] = {
@@ -113,7 +115,12 @@ EQUIVALENT: dict[str, str] = {
             "only `_depart` is meant, for `_end` has set it: an agent that leaves while it has no head to lose, or has "
             "just told that it got a TERM, does so at once"
         ),
-        "membership.roster: left out: self._unhealthy.clear()": CLOSED,
+        "membership.discovery: left out: self.phase = DiscoveryPhase.OVER": (
+            "the driver stops the search before it lets the agent leave, and nothing reaches the machine after that"
+        ),
+        "agent.drivers.coordinator: left out: self._forget(connection)": (
+            "a connection that was closed here brings nothing any more, and its end is told of one who is no member"
+        ),
         "membership.gathering: left out: self.begin(now)": "the head that makes it begins its first round itself",
         "agent.records.journal: and for or: request.kind in ASKED and request.id": (
             "what else has an id is a stop: one at once is read beside it, and those of an earlier head are passed over"
@@ -122,6 +129,15 @@ EQUIVALENT: dict[str, str] = {
         "line, names = describe_changed(mine.changed_scripts), list(mine.changed_scr": (
             "it decides whether people are told of other scripts, and whoever has claimed keeps the same number next"
         ),
+        "membership.head: and for or: message.attempt == member.attempt and member.is_in_world": (
+            "a member reports no attempt that it was not told of, and nothing of one after it has stopped its workers"
+        ),
+        "membership.roster: a quarter: 2": "it only saves time: where there is one role, nobody has a place of another",
+        'membership.held_states: four times as much: ranks, role_ranks, role = part.split(" ", 2)': ROLE,
+        "membership.held_states: four times as much: "
+        'return place.removeprefix("* ") if place.startswith("* ") else place.split(" ", 2)[-1]': ROLE,
+        "membership.ranks: four times as much: NO_LIMITS = NodeLimits(all_nodes=2**31)": MANY_NODES,
+        "membership.ranks: a quarter: NO_LIMITS = NodeLimits(all_nodes=2**31)": MANY_NODES,
         f"membership.gathering: condition turned round: {NUMBERS} if public[:1].isdigit() else ()": REMEDY,
         f"membership.gathering: four times as much: return {NUMBERS} if public[:1].isdigit() el": REMEDY,
         f"membership.gathering: a quarter: return {NUMBERS} if public[:1].isdigit() el": REMEDY,

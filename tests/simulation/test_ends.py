@@ -9,7 +9,7 @@ from tests.simulation.planted.ends import END_BUGS, PlantedEnds
 from tests.simulation.rules.invariants import BrokenRuleError
 from tests.simulation.world import SimulatedRun
 
-SEEDS = range(40)
+SEEDS = range(48)
 
 
 def broken_by(seed: int, bug: str) -> str:

@@ -29,7 +29,7 @@ def test_agents_that_give_a_dead_head_up_together_join_the_one_that_claims_first
 def test_agents_whose_head_did_not_live_to_tell_them_of_the_first_attempt_go_on_without_it() -> None:
     drawn = draw(21044560)  # the head loses power while its first words to them are on their way
     roles = tuple(replace(role, nodes_min=1, work_s=10.0) for role in drawn.roles)
-    run = SimulatedRun(replace(drawn, roles=roles))
+    run = SimulatedRun(replace(drawn, roles=roles, join_timeout_s=60))
     run.play()
     assert [result.reason for result in run.disk.results] == ["succeeded"]
     assert [claim.head for claim in run.disk.claims.values()] == ["node0", "node1"]

@@ -332,6 +332,14 @@ def test_a_pause_of_the_head_beside_a_killed_agent_is_one_loss_and_not_all_of_th
             30025027, id="who has not found a successor that stood still is lost, once it had a moment for it"
         ),
         pytest.param(18003958, id="a stop that is found only as the run ends for want of nodes cancels it"),
+        pytest.param(40012519, id="an agent leaves as soon as its file server has taken what it refused before"),
+        pytest.param(
+            50001111, id="a node whose file server has failed it for half a minute has started without a record"
+        ),
+        pytest.param(44005605, id="an agent waits for its next try when its head is over a moment after the refusals"),
+        pytest.param(
+            54000046, id="the time for the last ranks counts from the first end, however long they take to start"
+        ),
         pytest.param(7001083, id="ranks whose time is over while another role waits end the run once it has started"),
     ],
 )
@@ -358,7 +366,14 @@ def test_a_head_that_cannot_claim_leaves_no_worker_behind_that_others_do_not_kno
 
 
 @pytest.mark.long
-@pytest.mark.parametrize(("nodes", "least", "stall_s"), [(20, 2, 7.5), (20, 2, 8.5), (40, 20, 8.0)])
+@pytest.mark.parametrize(
+    ("nodes", "least", "stall_s"),
+    [
+        (20, 2, 7.5),
+        (20, 2, 8.5),
+        *variants((40, 20, 8.0), of="test_a_stall_of_the_head_within_its_lease_costs_an_attempt_and_no_node"),
+    ],
+)
 def test_a_stall_of_the_head_within_its_lease_costs_an_attempt_and_no_node(
     nodes: int, least: int, stall_s: float
 ) -> None:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 
 import pytest
 
+from hpc_elastic.errors import ExitCode
+from tests.simulation.disk import LAYOUT
 from tests.simulation.draws.starts import draw_second_start
 from tests.simulation.scenario import Fault, Role, Scenario
 from tests.simulation.world import SimulatedRun
@@ -49,6 +52,61 @@ def test_an_old_head_that_fails_after_the_new_start_does_not_end_the_run() -> No
     assert [result.reason for result in run.disk.results] == ["succeeded"]
 
 
+@pytest.mark.parametrize("node", [pytest.param(0, id="the head lives"), pytest.param(1, id="another member lives")])
+def test_an_old_start_does_not_end_the_run_for_want_of_nodes_when_slurm_has_requeued_the_job(node: int) -> None:
+    """Nobody of the new start is there yet, so no claim tells of it; and Slurm itself has killed who is lost."""
+    run = a_run(Fault(what="requeue", side=(node,), at=10.0), nodes=2, least=2)
+    run.play()
+    old, first = run.earlier[node], min(agent.started_at for agent in run.agents)
+    assert old.left_at < first
+    assert old.exit_code == ExitCode.REQUEUE
+    assert [result.reason for result in run.disk.results] == ["succeeded"]
+    assert run.disk.claims[2].spend.node_losses == 0
+
+
+@pytest.mark.parametrize("node", [pytest.param(0, id="the head lives"), pytest.param(1, id="another member lives")])
+def test_an_old_start_does_not_end_the_run_for_more_losses_than_expected_when_slurm_has_requeued_the_job(
+    node: int,
+) -> None:
+    run = SimulatedRun(
+        replace(a_run(Fault(what="requeue", side=(node,), at=10.0), nodes=2).scenario, max_node_losses=0)
+    )
+    run.play()
+    assert run.earlier[node].left_at < min(agent.started_at for agent in run.agents)
+    assert run.earlier[node].exit_code == ExitCode.REQUEUE
+    assert [result.reason for result in run.disk.results] == ["succeeded"]
+    assert run.disk.claims[2].spend.node_losses == 0
+
+
+@pytest.mark.parametrize("node", [pytest.param(0, id="the head lives"), pytest.param(1, id="another member lives")])
+def test_what_a_requeue_kills_is_no_loss_where_the_old_start_would_ask_for_another_one(node: int) -> None:
+    """Those nodes are not to be avoided either."""
+    scenario = a_run(Fault(what="requeue", side=(node,), at=10.0), nodes=2, least=2).scenario
+    run = SimulatedRun(replace(scenario, requeue_max=3, requeue_on=("node_loss",)))
+    run.play()
+    assert run.earlier[node].left_at < min(agent.started_at for agent in run.agents)
+    assert [result.reason for result in run.disk.results] == ["succeeded"]
+    assert (run.disk.claims[2].spend.node_losses, run.disk.claims[2].lost_nodes) == (0, ())
+    told = [json.loads(line) for line in run.files.content[LAYOUT.requests][0].splitlines()]
+    assert [(line["reason"], line["nodes"]) for line in told if line["kind"] == "requeue"] == [("requeued", [])]
+
+
+def test_an_old_start_that_has_opened_no_attempt_does_not_end_the_run_when_slurm_has_requeued_the_job() -> None:
+    """Its head has waited `join_timeout` for a node that came with the new start."""
+    run = a_run(Fault(what="never_starts", node=1), Fault(what="requeue", side=(0,), at=59.99), nodes=2, least=2)
+    run.play()
+    old, first = run.earlier[0], min(agent.started_at for agent in run.agents)
+    assert old.left_at < first
+    assert old.exit_code == ExitCode.REQUEUE
+    assert [result.reason for result in run.disk.results] == ["succeeded"]
+
+
+def test_a_run_ends_for_want_of_nodes_if_the_scheduler_does_not_say_that_the_job_starts_again() -> None:
+    run = SimulatedRun(replace(a_run(Fault(what="kill_agent", at=10.0), nodes=2, least=2).scenario, is_requeued=None))
+    run.play()
+    assert [result.reason for result in run.disk.results] == ["node_lost"]
+
+
 @pytest.mark.parametrize("seed", range(6))
 def test_a_successor_that_ends_before_it_has_gathered_all_vouches_for_nobody(seed: int) -> None:
     """The head that it has lost may live and go on, where the network was cut."""
@@ -82,6 +140,7 @@ def test_the_losses_of_an_old_head_are_of_the_agents_that_it_had(seed: int) -> N
 @pytest.mark.parametrize(
     "seed",
     [
+        pytest.param(52000010, id="an old agent leaves when the new head has looked whether all have left"),
         pytest.param(910712, id="each of two nodes is head, as the first one stood still when both were gathered"),
         pytest.param(10005049, id="a head steps down just as one that had joined it gives it up"),
         pytest.param(10000537, id="the first node finds the run over and waits to tell one that was killed"),

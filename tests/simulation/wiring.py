@@ -110,8 +110,15 @@ class Questions:
         return self._run.resumed.is_over(self._agent, job_id)
 
     def is_requeued(self, job_id: str, restart_count: int) -> bool | None:
-        self._run.witness.is_requeued = self._run.scenario.is_requeued is not False
-        return self._run.scenario.is_requeued
+        run = self._run
+        if run.scheduler.is_played:
+            outlook = self.outlook(job_id)
+            return None if outlook is None else outlook.restarts > restart_count
+        restarts = run.restarts()
+        is_requeued = None if restarts is None else restarts > restart_count
+        # Of an agent of an earlier start that says nothing about how the latest one ends.
+        run.witness.is_requeued |= bool(is_requeued) and self._agent.start_number == run.agents[0].start_number
+        return is_requeued
 
     def is_at_work(self, job_id: str, restart_count: int) -> bool | None:
         return None
@@ -119,9 +126,10 @@ class Questions:
     def outlook(self, job_id: str) -> JobOutlook | None:
         if self._run.scheduler.is_played:
             return self._run.scheduler.outlook()
-        is_requeued = self.is_requeued(job_id, 0)
-        # A job has at most two starts here, and it is asked about the first one.
-        return None if is_requeued is None else JobOutlook(state=JobState.RUNNING, restarts=2 * int(is_requeued))
+        is_requeued = self.is_requeued(job_id, self._agent.start_number)
+        self._run.witness.is_requeued |= is_requeued is None  # who leaves at a TERM that nobody explains writes nothing
+        restarts = self._run.restarts()
+        return None if restarts is None else JobOutlook(state=JobState.RUNNING, restarts=restarts)
 
     def submit_after(self, job_id: str, without: Exclusion) -> tuple[str, str]:
         return "", f"job {job_id} is simulated"
@@ -175,7 +183,7 @@ class SimulatedJournal(Journal):
     def progress(self) -> str | None:
         return self._agent.run.progress_now()
 
-    def read_records(self, *, needs_world: bool = True) -> Records:
+    def read_records(self, *, needs_world: bool) -> Records:
         self._agent.run.conduct.reads(self._agent, needs_world=needs_world)
         return super().read_records(needs_world=needs_world)
 

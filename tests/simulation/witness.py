@@ -41,6 +41,7 @@ class Witness:
     kinds: set[str] = field(default_factory=set)
     incidents: list[Incident] = field(default_factory=list)
     ended_well: dict[tuple[str, int], set[int]] = field(default_factory=dict)  # role and attempt: global ranks
+    began_at: dict[tuple[str, int], float] = field(default_factory=dict)  # the same: when its first worker was started
     ended_at: dict[tuple[int, int], float] = field(default_factory=dict)  # attempt and rank: when it exited 0
     took_notice: dict[tuple[str, int], set[int]] = field(default_factory=dict)  # the same of those that exited 75
     first_end: dict[tuple[str, int], float] = field(
@@ -87,7 +88,7 @@ class Witness:
 
         An attempt that has begun there in the same moment, after the end and before this, is the one without a store.
         """
-        attempt, is_at_work = agent.member.attempt, agent.member.phase in (MemberPhase.WORKING, MemberPhase.FINISHED)
+        attempt, is_at_work = agent.member.attempt, agent.member.phase is MemberPhase.WORKING
         mine = [each for each in self.incidents if each.node == agent.name and each.rank is None and each.is_charged]
         if mine and is_at_work and mine[-1].attempt < attempt:
             self.incidents[self.incidents.index(mine[-1])] = replace(mine[-1], attempt=attempt)

@@ -172,6 +172,7 @@ class Workers:
             rank, now = assign.first_rank + local_rank, self._run.clock.now
             worker = Worker(assign.role, assign.attempt, rank, local_rank, assign.master, now)
             self._run.spent["worker"] += 1
+            self._run.witness.began_at.setdefault((assign.role, assign.attempt), now)
             worker.save_s = self._run.scenario.save_s
             worker.saves_first = now + self._dice("saves", assign.attempt, local_rank).uniform(0, SAVES_EVERY_S)
             self.alive[local_rank] = worker

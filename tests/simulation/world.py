@@ -170,6 +170,8 @@ class SimulatedRun:
         self.dice = random.Random(f"{scenario.seed}/world")
         self.agents = [Agent(self, number, *place) for number, place in enumerate(scenario.placed())]
         self.earlier: list[Agent] = []  # of the job's start before
+        self.requeued_at: list[float] = []  # when the scheduler has begun each start after the first one
+        self.is_start_coming = False  # whether it has sent a TERM in order to start the job again
         self.everybody = list(self.agents)
         self._of_start = {(agent.name, 0): agent for agent in self.agents}  # of the job, by its number
         self.files.content[LAYOUT.requests] = [b""]
@@ -207,7 +209,8 @@ class SimulatedRun:
     def requeue(self, survivors: frozenset[int]) -> None:
         """The scheduler takes the job for lost and starts it again; what it cannot reach of the old start lives on."""
         self.witness.see("loss")
-        self.earlier = self.agents
+        self.earlier, self.is_start_coming = self.agents, False
+        self.requeued_at.append(self.clock.now)
         places = self.scenario.placed()
         start = self.earlier[0].start_number + 1
         self.agents = [Agent(self, number, *place, start_number=start) for number, place in enumerate(places)]
@@ -219,6 +222,15 @@ class SimulatedRun:
                 old.die()
             self._to_start += 1
             self.clock.after(self.dice.uniform(0.1, 1.0), lambda new=new: self._start(new, True))  # type: ignore[misc]
+
+    def restarts(self) -> int | None:
+        """How often the scheduler says that it has started the job again, a start that is to come included.
+
+        Nothing if it says nothing. To a job that a person has followed up by another one it has done nothing.
+        """
+        if self.scenario.is_requeued is None:
+            return None
+        return self.is_start_coming + (0 if self.scenario.is_resumed else len(self.requeued_at))
 
     def job_of(self, agent: Agent) -> str:
         """The job that an agent belongs to: the same in each start, unless a person has submitted the run again."""

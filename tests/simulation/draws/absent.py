@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 
 from tests.simulation.scenario import HEALTH, Fault, Role, Scenario
 
@@ -28,7 +29,7 @@ def draw_absent(seed: int) -> Scenario:
         faults += [_draw_fault(dice, "starts_late", node, join_timeout_s) for node in absent[1:]]
     else:
         faults = [_draw_fault(dice, dice.choice(WHATS), node, join_timeout_s) for node in absent]
-    return Scenario(
+    scenario = Scenario(
         seed=seed,
         roles=(role,),
         nodes=nodes,
@@ -41,6 +42,15 @@ def draw_absent(seed: int) -> Scenario:
         requeue_on=("node_loss",),
         faults=tuple(faults),
     )
+    return _one_too_few(scenario) if seed % 8 == 6 else scenario
+
+
+def _one_too_few(scenario: Scenario) -> Scenario:
+    """The run could do without the node that is not fit; then it shows that it lacks another one, too."""
+    members = scenario.max_nodes + 2
+    role = replace(scenario.roles[0], nodes_min=members, nodes_max=members)
+    faults = Fault(what="unfit", node=1), Fault(what="never_starts", node=2)
+    return replace(scenario, roles=(role,), nodes=members + 1, requeue_max=1, faults=faults)
 
 
 def _draw_fault(dice: random.Random, what: str, node: int, join_timeout_s: float) -> Fault:

@@ -40,6 +40,8 @@ def draw_closings(seed: int) -> Scenario:
             return replace(scenario, roles=(role,), delays_s=(0.2,), faults=(pause, ends, host))
         before_it_hears = round(lost.at / 4, 3)
         lost = replace(host, node=dice.choice([0, 0, 2]), at=before_it_hears, lasts_s=2 * LONG_LEASE_S)
+        if seed % (4 * HOST_STAYS):
+            lost = replace(lost, node=0, what="power_off", lasts_s=0.0)
         pause = replace(pause, lasts_s=2.2 * LONG_LEASE_S)
         ends = replace(ends, at=round(pause.at + 4 * LONG_LEASE_S, 3))
         role = replace(role, work_s=ends.at + 10.0)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from dataclasses import replace
 
-from tests.simulation.draws.goodbyes import draw_goodbyes
+from tests.simulation.draws.goodbyes import draw_deaf
 from tests.simulation.scenario import HEAD, SECOND, Fault, Scenario
 
 SHORT, LONG = (0.85, 1.0), (3.0, 6.0)  # leases
@@ -15,7 +15,7 @@ FAILS = ("exit_worker", "kill_worker", "kill_agent", "ask_restart")
 
 def draw_farewells(seed: int) -> Scenario:
     """The scenario of a seed: in every other one as many grow deaf as are left, so that the fault may be the head's."""
-    scenario, dice = draw_goodbyes(seed), random.Random(f"farewells/{seed}")
+    scenario, dice = draw_deaf(seed), random.Random(f"farewells/{seed}")
     lease_s, (deaf,) = scenario.lease_s, scenario.faults
     if seed % CUT == 0:
         return replace(scenario, is_goodbye=False, faults=_cut(dice, deaf, lease_s))

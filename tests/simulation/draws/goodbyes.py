@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 
-from tests.simulation.scenario import SECOND, Fault, Role, Scenario
+from tests.simulation.scenario import HEAD, SECOND, Fault, Role, Scenario
 
 SHORT, LONG = 0.85, 6.0  # leases
 
 
 def draw_goodbyes(seed: int) -> Scenario:
-    """The scenario of a seed."""
+    """The scenario of a seed: in some the head that is told goodbye has taken the place of one that was lost before."""
+    scenario = draw_deaf(seed)
+    return _to_successor(scenario) if seed % 8 == 4 else scenario
+
+
+def draw_deaf(seed: int) -> Scenario:
+    """A world whose second member grows deaf, and nothing else."""
     dice = random.Random(f"goodbyes/{seed}")
     nodes, lease_s = dice.choice([3, 3, 4]), dice.choice([9.0, 12.0])
     role = Role(
@@ -39,3 +46,11 @@ def draw_goodbyes(seed: int) -> Scenario:
             ),
         ),
     )
+
+
+def _to_successor(scenario: Scenario) -> Scenario:
+    killed = Fault(what="kill_agent", node=HEAD, side=(HEAD,), at=3.0)
+    role = replace(scenario.roles[0], nodes_min=2, nodes_max=4)
+    last = replace(scenario.faults[0], side=(3,))
+    losses = scenario.max_node_losses + 1
+    return replace(scenario, roles=(role,), nodes=4, max_node_losses=losses, faults=(killed, last))

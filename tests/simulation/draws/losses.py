@@ -27,7 +27,7 @@ def draw_survival(seed: int, dice: random.Random) -> Scenario:
         max_restarts=dice.choice([0, 1, 3]),
         backoff_first_s=dice.choice([0, 0, 0, 1]),
         lease_s=dice.choice([3, 10]),
-        join_timeout_s=dice.choice([5, 30, 60]),
+        join_timeout_s=dice.choice([5, 15, 30]),
         delays_s=dice.choice([(0.0,), (0.001,), (0.0, 0.001, 0.02), (0.001, 0.2)]),
         disk_s=dice.choice([(0.001,), (0.01, 0.05), (0.001, 0.01, 0.5)]),
         spawn_s=dice.choice([(0.02,), (0.02,), (0.02, 3.0)]),
@@ -41,7 +41,7 @@ def draw_survival(seed: int, dice: random.Random) -> Scenario:
 
 def _draw_roles(dice: random.Random, nodes: int, *, is_spare: bool) -> tuple[Role, ...]:
     least, most = dice.randint(1, nodes), nodes - (1 if is_spare and nodes > 2 else 0)
-    work_s, patience_s = dice.choice([5.0, 20.0, 60.0, 120.0]), dice.choice([0, 0, 2, 30])
+    work_s, patience_s = dice.choice([5.0, 10.0, 20.0, 40.0]), dice.choice([0, 0, 2, 30])
     trainer = Role(
         name="trainer",
         restart="restart_all",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 
 from tests.simulation.scenario import HEAD, Fault, Role, Scenario
 
@@ -27,7 +28,7 @@ def draw_unopened(seed: int) -> Scenario:
         workers=(1,),
         work_s=5.0,
     )
-    return Scenario(
+    scenario = Scenario(
         seed=seed,
         roles=(role,),
         nodes=nodes,
@@ -36,3 +37,15 @@ def draw_unopened(seed: int) -> Scenario:
         disk_s=dice.choice([(0.01,), (0.01,), (0.01, 0.05), (0.5, 2.0)]),
         faults=tuple(faults),
     )
+    return _given_up_together(scenario) if seed % 8 == 6 else scenario
+
+
+def _given_up_together(scenario: Scenario) -> Scenario:
+    """Of agents that give the dead head up in one second, on a slow file server, one claims, and the others join it."""
+    nodes = max(4, scenario.nodes)
+    never, first = (
+        replace(scenario.faults[0], node=nodes - 1),
+        replace(scenario.faults[1], what="kill_agent", lasts_s=0),
+    )
+    role = replace(scenario.roles[0], nodes_min=nodes - 2, nodes_max=nodes)
+    return replace(scenario, nodes=nodes, roles=(role,), lease_s=3.0, disk_s=(0.5, 2.0), faults=(never, first))

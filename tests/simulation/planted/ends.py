@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from hpc_elastic.agent.drivers import head_start
@@ -9,6 +10,7 @@ from hpc_elastic.membership.actions import Action, Log
 from hpc_elastic.membership.barriers import Barriers
 from hpc_elastic.membership.head import Head
 from hpc_elastic.membership.roster import Roster
+from hpc_elastic.membership.rounds import HeadSettings
 from hpc_elastic.rundir.state_records import Flush, StateVersion
 from tests.simulation.plant import Plant
 
@@ -42,6 +44,18 @@ class _WaitsTooShort(Head):
     def __init__(self, *arguments: Any, **more: Any) -> None:
         super().__init__(*arguments, **more)
         self._barriers = _CountsOldEnds(self._roster, self._settings)
+
+
+class _TurnsRound(Barriers):
+    def __init__(self, roster: Roster, settings: HeadSettings) -> None:
+        turned = not settings.succeeds_after_exit_timeout
+        super().__init__(roster, replace(settings, succeeds_after_exit_timeout=turned))
+
+
+class _WaitsForAnother(Head):
+    def __init__(self, *arguments: Any, **more: Any) -> None:
+        super().__init__(*arguments, **more)
+        self._barriers = _TurnsRound(self._roster, self._settings)
 
 
 class _KeepsAway(Roster):
@@ -78,6 +92,7 @@ END_BUGS: dict[str, tuple[type[Head], str, str]] = {
     "the result does not say who has ended the run": (_NamesNobody, "closings", "a person has ended the run"),
     "a state is written after a success": (_WritesInVain, "foretold", "which nobody loads"),
     "an end of an older attempt begins the exit barrier": (_WaitsTooShort, "overdue", "for nothing"),
+    "the time of another role ends the run": (_WaitsForAnother, "overdue", "their time is over at"),
     "a node whose agent is dead is awaited": (_AwaitsTheDead, "foretold", "an attempt without"),
     "a head that has given way hears on": (_GoesOn, "starts", "gives way, and is in phase"),
     "no spare is called back to its own role": (_CallsNobodyBack, "stand-ins", "ends the run for node_lost"),

@@ -124,6 +124,14 @@ def _whatever_came_before(_: Callable[[AllocationEnd, str, str], None]) -> Calla
     return stopping
 
 
+def _not_asked(_: Callable[[AllocationEnd], Awaitable[bool]]) -> Callable[[AllocationEnd], Awaitable[bool]]:
+    async def has_started_again(end: AllocationEnd) -> bool:
+        """Nobody asks the scheduler."""
+        return False
+
+    return has_started_again
+
+
 def _twice(received: Callable[..., list[Action]]) -> Callable[..., list[Action]]:
     def telling(member: Member, message: Any, now: float) -> list[Action]:
         actions = received(member, message, now)
@@ -196,6 +204,9 @@ REPORT_BUGS = {
     ),
     "an unhealthy node that is lost counts on": ReportBug(Roster, "remove", _still_sick, "sick", "as unhealthy"),
     "what a TERM means is forgotten": ReportBug(AllocationEnd, "terminated", _forgotten, "terms", "the records say"),
+    "an old start ends the run for want of nodes": ReportBug(
+        AllocationEnd, "_has_started_again", _not_asked, "starts", "has started the job again"
+    ),
     "a TERM near the end is any other": ReportBug(
         AllocationEnd, "_came_near_end", _returning(False), "terms", "is stopped by terminated"
     ),

@@ -123,7 +123,7 @@ WRITTEN_BUGS: Mapping[str, tuple[Any, str, Callable[..., Any], str, str]] = {
     "the script is not told the exit code": (journal, "write_bytes", _no_exit_code, "any", "the script is told"),
     "a slow message is taken for another clock": (admission, "CLOCKS_DIFFER_S", _for_long, "any", "clock_differs"),
     "nodes that are back are too few": (Judge, "resumes", _never, "saves", "are with it"),
-    "a head that answers too late is kept": (successor, "_decline", _keeps_it, "closings", "a connection to one"),
+    "a head that answers too late is kept": (successor, "_decline", _keeps_it, "slow-heads", "a connection to one"),
     "who looks for a head is kept waiting": (HeadSide, "received", _waits, "closings", "of who looks for one"),
     "a silent head counts as gone": (HeadLink, "__init__", _as_if_refused, "spares", "which lives"),
     "nodes of a rack have turns in a row": (succession, "order_of_succession", _in_a_row, "roles", "names the turns"),

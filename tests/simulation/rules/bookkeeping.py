@@ -6,6 +6,7 @@ failed (a node's record), and when each failure was.
 
 from __future__ import annotations
 
+import asyncio
 import json
 from typing import TYPE_CHECKING
 
@@ -48,7 +49,14 @@ class Bookkeeping:
             self._owed.append((due, agent, worker.attempt, worker.rank))
 
     def says(self, agent: Agent, message: Message) -> None:
-        """An agent tells its head that its workers are stopped: its record says then what became of them."""
+        """An agent tells its head that its workers are stopped: its record says then what became of them.
+
+        A failure whose error file is not written yet would be in neither.
+        """
+        if isinstance(message, Stopped):
+            unwritten = agent.part.member._recording_failures - {asyncio.current_task()}
+            what = f"{agent.name} says that the workers of attempt {message.attempt} are stopped"
+            require(not unwritten, f"{what}, and {len(unwritten)} error files are not written yet")
         if isinstance(message, Stopped) and not self._is_held_up:
             self._unsaid.append((self._run.clock.now + 2 * self._run.progress.slack_s, agent, message.attempt))
 

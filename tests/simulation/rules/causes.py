@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 
 BLAMED = "blamed: "
+MOST_BLAMED = 16  # nodes that a claim carries on
 _LOST = re.compile(r"(node\d+(?:, node\d+)*) (?:was|were) lost: ")
 
 
@@ -47,7 +48,9 @@ class Causes:
     def notes(self, agent: Agent, note: Note) -> None:
         """A head notes that it sets a node aside: for a failure, or because a person drains it."""
         if note.name == "node.set_aside" and str(note.metadata["reason"]).startswith(BLAMED):
-            self._set_aside.setdefault(agent.name, {})[str(note.metadata["node"])] = note.attempt
+            blamed = self._set_aside.setdefault(agent.name, {})
+            blamed.pop(str(note.metadata["node"]), None)  # the latest is the last
+            blamed[str(note.metadata["node"])] = note.attempt
 
     @property
     def blamed(self) -> set[str]:
@@ -59,9 +62,13 @@ class Causes:
         return any(attempt in nodes.values() for nodes in self._set_aside.values())
 
     def _check_set_aside(self, claim: AttemptClaim, world: World) -> None:
-        """Who is set aside gets no workers while enough others are there, and the next head knows of the blame."""
-        aside = {*self._set_aside.get(claim.head, ())}
+        """Who is set aside gets no workers while enough others are there, and the next head knows of the blame.
+
+        Of very many the latest.
+        """
+        aside = {*[*self._set_aside.get(claim.head, ())][-MOST_BLAMED:]}
         told = {each.node for each in claim.set_aside}
+        require(len(told) <= MOST_BLAMED, f"attempt {claim.attempt} carries {len(told)} blamed nodes on")
         what = f"attempt {claim.attempt} of {claim.head}, which has set {sorted(aside)} aside,"
         require(aside <= told or bool(self._run.earlier), f"{what} blames {sorted(told)}")
         starting = {node.node for node in world.nodes if node.role in claim.roles}

@@ -20,6 +20,7 @@ from hpc_elastic.rank_set import parse_ranks
 from hpc_elastic.rundir.records import NodeResult, RunResultRecord, RunState, WorkerState, World
 from tests.simulation.clock import NEVER
 from tests.simulation.rules.invariants import BrokenRuleError, require
+from tests.simulation.scenario import GRACE_S
 
 if TYPE_CHECKING:
     from tests.simulation.agent import Agent
@@ -40,6 +41,8 @@ ASK_AT_START = 4  # agents, the scheduler
 STOPS = 2  # of one manner, that a head sends to a member: for a loss meanwhile, for the end, and for one of each role
 CLOSES_S, CLOSES_LATE_S = 5.0, 5.0  # for members to leave, from a moment after an agent's own part has ended
 GOES_WITHIN_S, LAST_RECORDS = 1.0, 16  # to close what is open, and to write what is not written yet
+TRIES_AGAIN_S = 2.0  # the longest pause after a refusal of the file server, which may be over in the middle of it
+ON_TIME_S = 1.0  # for the records, and all that is said, at the end of a run
 LATE_S = 0.01  # of a beat, besides what the clock and a pause do
 ONCE = (messages.Started, messages.Finished, messages.Ended, messages.Stopped)  # of an attempt
 
@@ -386,6 +389,7 @@ class Conduct:
         """The time for the last ranks is over: the run has failed, or has succeeded, as the plan says."""
         succeeds = self._run.scenario.after_exit_timeout == "succeed"
         require((result.state is RunState.SUCCEEDED) == succeeds, f"the run is {result.state.value} without the rest")
+        self._is_in_time(world, is_for_last=succeeds)
         if not succeeds:
             self._names_who_ran_on(result, world)
             return
@@ -394,6 +398,34 @@ class Conduct:
         counts = {rank.node for rank in late if self._run.scenario.role(rank.role).restart != "ignore"}
         told = {node for node in counts if node in result.cause}
         require(bool(counts) and told == counts, f"{sorted(counts)} ran on, and the result says: {result.cause}")
+
+    def _is_in_time(self, world: World, *, is_for_last: bool) -> None:
+        """The time of a role is over so long after the first end, or after its attempt was opened, if that came later.
+
+        How long a node takes to start its workers gives them no more time, as `docs/reference/job-yaml.md` says. A run
+        that fails then ends with the first role whose time is over; one that succeeds waits for the last. A role that
+        waits to start again is let start first.
+        """
+        run, witness, attempts = self._run, self._run.witness, {role.role: role.attempt for role in world.roles}
+        if any(part not in witness.began_at for part in attempts.items()) or not self._is_played_for_time():
+            return
+        counts = [each for each in world.ranks if run.scenario.role(each.role).restart != "ignore"]
+        late = {each.role for each in counts if (attempts[each.role], each.rank) not in witness.ended_at}
+        first_end = min(witness.first_end[part] for part in attempts.items() if part in witness.first_end)
+        ends_by = [max(first_end, run.disk.asked_at[attempts[role]]) for role in late]
+        due = (max if is_for_last else min)(ends_by) + (run.scenario.exit_timeout_s or 0.0)
+        stops_s = max(min(role.patience_s, GRACE_S) for role in run.scenario.roles)
+        stops_s += 3 * max(run.scenario.disk_s)  # the node's result, that of the run, and what was under way before
+        latest = max(due, *(at for part, at in witness.began_at.items() if part in attempts.items()))
+        is_in_time = due * (1 - DRIFT) - ON_TIME_S <= run.clock.now <= latest * (1 + DRIFT) + stops_s + ON_TIME_S
+        what = f"the run ends at {run.clock.now:.2f} s without the rest"
+        require(is_in_time, f"{what}, and their time is over at {due:.2f} s")
+
+    def _is_played_for_time(self) -> bool:
+        """Whether nothing happens but that one worker fails: failures in a row make others wait."""
+        scenario = self._run.scenario
+        fail_anyhow = any(role.failure_chance for role in scenario.roles)
+        return not fail_anyhow and [fault.what for fault in scenario.faults] == ["exit_worker"]
 
     def _names_who_ran_on(self, result: RunResultRecord, world: World) -> None:
         """A run that ends because some ranks have not exited says which: at least all that count, and are late.
@@ -442,9 +474,17 @@ class Conduct:
         require(not open_, f"{agent.name} ends with connections to {open_}")
 
     def _goes_soon(self, agent: Agent) -> None:
-        """An agent whose own part and whose head are over waits for nothing but its last records."""
-        run = self._run
-        since = max(agent.left_at, self._over_at.get(agent, 0.0), agent.troubled_until)
+        """An agent whose own part and whose head are over waits for nothing but its last records.
+
+        One of these may have been refused before, and its next try may come `TRIES_AGAIN_S` after the last moment in
+        which it could be refused once more, whatever else has ended in between.
+        """
+        run, tries_again_at = self._run, agent.disk.fails_until + TRIES_AGAIN_S * bool(agent.disk.fails_until)
+        since = max(agent.left_at, self._over_at.get(agent, 0.0), agent.troubled_until, tries_again_at)
         waited_s, allowed_s = run.clock.now - since, GOES_WITHIN_S + LAST_RECORDS * max(run.scenario.disk_s)
+        # One that is to stand still at a point of its code may come to it only now.
+        allowed_s += sum(
+            each.lasts_s for each in run.scenario.faults if (each.what, each.node) == ("freeze", agent.number)
+        )
         what = f"{agent.name} has no part in the run any more, and is there {waited_s:.1f} s longer"
         require(waited_s <= allowed_s, f"{what}, not {allowed_s:.1f} s")

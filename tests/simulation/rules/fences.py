@@ -9,6 +9,7 @@ the head itself stood still, no attempt is said to come because of others.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from hpc_elastic.membership.messages import Join, Stop, StopManner
@@ -116,7 +117,7 @@ class Fences:
         cause = claim.root_cause
         if cause is None or claim.reason == RESUMED or claim.attempt in self._run.disk.claims:
             return
-        self._check_class(agent, head, cause)
+        self._check_class(agent, hows, cause)
         # A successor names whom it goes on without, once these have had a moment to find it again.
         latest, returned_by = (
             self._run.disk.latest_claim,
@@ -129,11 +130,14 @@ class Fences:
             what = f"{agent.name} names {sorted(named)} as the cause of attempt {claim.attempt}"
             require(not asleep, f"{what}, and {asleep} were silent while it stood still itself")
 
-    def _check_class(self, agent: Agent, head: Any, cause: RootCause) -> None:
-        """Whether a node is to be looked at, or the end of its agent's output, which people read out of the class."""
+    def _check_class(self, agent: Agent, hows: Mapping[str, set[str]], cause: RootCause) -> None:
+        """Whether a node is to be looked at, or the end of its agent's output, which people read out of the class.
+
+        One that was lost, came back and was lost again may be named for the first time.
+        """
         if cause.failure_class != AGENT_LOST or " lost: " not in cause.line:
             return
-        silent = [node for node in {cause.node, *cause.nodes} if self._how.get((head, node), DEAD) != DEAD]
+        silent = [node for node in {cause.node, *cause.nodes} if DEAD not in hows.get(node, {DEAD})]
         require(
             not silent, f"{agent.name} says that the agents of {silent} have ended, and they may live: {cause.line}"
         )
@@ -142,7 +146,8 @@ class Fences:
         """A head wants to end the run: what its ranks did is said of those alone that it can know it of."""
         cause, world = result.root_cause, self._run.disk.latest
         if cause is not None:
-            self._check_class(agent, head, cause)
+            hows = {node: how for (other, node), how in self._hows.items() if other is head}
+            self._check_class(agent, hows, cause)
         if cause is None or not cause.silent or world is None or world.head != agent.name:
             return
         silent = {*parse_ranks(cause.silent)}

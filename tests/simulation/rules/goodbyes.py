@@ -1,8 +1,9 @@
 """What comes of a goodbye: a member that hears no head has half a lease to find it again, and is lost otherwise.
 
-Nothing else happens in these runs. The member fences two thirds of a lease after it sent the last beat that was
-answered, which is a beat before it grew deaf at the earliest, and says goodbye. If it can hear in time it is back, and
-costs the run an attempt and no loss. Else its loss is counted, and ends the run if that is one too many.
+Nothing else happens in these runs, but that the first head may have been lost before. The member fences two thirds of a
+lease after it sent the last beat that was answered, which is a beat before it grew deaf at the earliest, and says
+goodbye. If it can hear in time it is back, and costs the run an attempt and no loss. Else its loss is counted, and ends
+the run if that is one too many.
 """
 
 from __future__ import annotations
@@ -28,21 +29,23 @@ class Goodbyes:
         self.is_played = run.scenario.is_goodbye
         if not self.is_played:
             return
-        (fault,) = run.scenario.faults
+        *earlier, fault = run.scenario.faults
+        self._lost_before = len(earlier)
         self._heals_at = fault.at + fault.lasts_s
         self._is_back = fault.lasts_s < run.scenario.lease_s
-        self._is_over = not self._is_back and run.scenario.max_node_losses == 0
+        self._is_over = not self._is_back and run.scenario.max_node_losses == self._lost_before
 
     def claimed(self, claim: AttemptClaim, before: AttemptClaim | None) -> None:
         """A claim is on disk."""
-        if not self.is_played or before is None:
+        if not self.is_played or claim.attempt <= 1 + self._lost_before or before is None:
             return
         what = f"attempt {claim.attempt}, after a goodbye,"
-        require(claim.attempt == 2, f"{what} comes, and nothing has happened since the second")
+        is_first = claim.attempt == 2 + self._lost_before
+        require(is_first, f"{what} comes, and nothing has happened since attempt {claim.attempt - 1}")
         require(not self._is_over, f"{what} comes, and the run may lose no node")
         lost = set(before.members) - set(claim.members)
         require(bool(lost) != self._is_back, f"{what} has {claim.members}, of {before.members}")
-        losses = claim.spend.node_losses
+        losses = claim.spend.node_losses - before.spend.node_losses
         require(losses == len(lost), f"{what} counts {losses} losses, not {len(lost)}")
         self._check_time(what, self._run.disk.asked_at[claim.attempt], EXACT_S)
 

@@ -382,7 +382,7 @@ class Rules:
         raise BrokenRuleError(f"{agent.name} stops its workers of {agent.role}, attempt {action.attempt}, for nothing")
 
     def noted(self, note: Note) -> None:
-        """The head says something for the records."""
+        """The head says something for the records: each node has its own, unless the file server would not take it."""
         world = self._run.disk.worlds.get(note.attempt)
         if note.name != "attempt.started" or world is None:
             return
@@ -391,6 +391,7 @@ class Rules:
             attempt = attempts[node.role]
             is_there = (node.node, attempt) in self._run.witness.started_in
             is_written = (attempt, node.node) in self._run.disk.node_results
+            is_written = is_written or attempt in self._run.agent(node.node).unrecorded
             require(is_there and is_written, f"attempt {note.attempt} is said to be started, {node.node} is not")
 
     def searches(self, agent: Agent) -> None:

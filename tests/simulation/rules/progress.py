@@ -35,6 +35,7 @@ class Progress:
     def __init__(self, run: SimulatedRun) -> None:
         self._run = run
         self.busy_at = 0.0
+        self._last_start = 0.0  # of a worker that counts, ended since or not
         scenario = run.scenario
         self.bound_s = 3 * scenario.lease_s + 1 + TALKS_S + DISK_OPERATIONS * max(scenario.disk_s)
         self.bound_s += max(scenario.spawn_s) + 20 * max(scenario.delays_s)
@@ -153,14 +154,21 @@ class Progress:
         world = run.disk.latest
         current = {(role.role, role.attempt) for role in world.roles} if world is not None else set()
         ends = [end for part, end in run.witness.first_end.items() if part in current]
-        first_end = min(ends, default=None)
-        for agent in run.everybody:
-            for worker in agent.workers.alive.values():
-                if first_end is not None and run.scenario.role(worker.role).restart != "ignore":
-                    ran_s = run.clock.now - max(
-                        first_end, worker.started_at
-                    )  # a role may have ended in an older attempt
-                    require(ran_s <= allowed_s, f"rank {worker.rank} runs {ran_s:.0f} s after another one has exited 0")
+        if not ends:
+            return
+        running = [
+            worker
+            for agent in run.everybody
+            for worker in agent.workers.alive.values()
+            if run.scenario.role(worker.role).restart != "ignore"
+        ]
+        self._last_start = max([self._last_start, *(worker.started_at for worker in running)])
+        # A run that succeeds then stops nobody at work: it waits for those that have started last.
+        waits_for_last = run.scenario.after_exit_timeout == "succeed"
+        for worker in running:  # a role may have ended in an older attempt
+            started = self._last_start if waits_for_last else worker.started_at
+            ran_s = run.clock.now - max(min(ends), started)
+            require(ran_s <= allowed_s, f"rank {worker.rank} runs {ran_s:.0f} s after another one has exited 0")
 
     def _check_old_start(self) -> None:
         """Agents of the job's start before leave when they can read that there is another one."""

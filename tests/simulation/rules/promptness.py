@@ -13,6 +13,7 @@ from hpc_elastic.membership.timing import DRIFT, SPARES_COME_WITHIN_S, Timing
 from hpc_elastic.rundir.records import AllocationClaim, AttemptClaim, RunResultRecord, World
 from tests.simulation.disk import LAYOUT
 from tests.simulation.rules.absences import LOOKS_EVERY_S
+from tests.simulation.rules.causes import MOST_BLAMED
 from tests.simulation.rules.invariants import require, start_of
 from tests.simulation.scenario import GRACE_S, Fault
 
@@ -101,7 +102,11 @@ class Promptness:
             self._check_wait("the head hears of the request to stop", began, LOOKS_WITHIN_S)
 
     def _check_new_start(self, claim: AttemptClaim, before: AttemptClaim) -> None:
-        """The first attempt of another start of the job: old agents that may be at work have the time to fence."""
+        """The first attempt of another start of the job: old agents that may be at work have the time to fence.
+
+        Nobody needs to wait if the new head can read that they have left; it looks for that once, after its claim of
+        the allocation, and one of them may leave only then.
+        """
         run, scenario, now = self._run, self._run.scenario, self._run.disk.asked_at[claim.attempt]
         lines = [json.loads(line) for line in run.files.content[LAYOUT.requests][0].splitlines() if line]
         has_left = any(line.get("kind") == "left" and line.get("allocation") == before.allocation for line in lines)
@@ -115,13 +120,17 @@ class Promptness:
             require(
                 waited_s >= waits_s - 0.01, f"a new start waits {waited_s:.2f} s for the old one, not {waits_s:.2f} s"
             )
-        elif is_simple:
+        elif is_simple and self._have_left_before(self.allocated_at[claim.allocation]):
             began = max(agent.started_at for agent in run.agents)
             self._check_wait("the first attempt of a new start comes", began, JOINS_WITHIN_S)
         requeued_at = max(fault.at for fault in scenario.faults if fault.what == "requeue" and fault.at <= now)
         left_at = max(agent.left_at for agent in run.earlier)
         is_owed = is_simple and left_at + LEAVES_S < requeued_at
         require(has_left or not is_owed, "all agents of the old start have left, and no record says so")
+
+    def _have_left_before(self, moment: float) -> bool:
+        """Whether all agents of the old start that have left had written so by then."""
+        return all(agent.left_at + LEAVES_S < moment for agent in self._run.earlier if agent.exit_code is not None)
 
     # Of one thing.
 
@@ -205,6 +214,8 @@ class Promptness:
         """Everybody who is there, and is not blamed, takes part, as far as there is room."""
         inside = {node.node: node.role for node in world.nodes}
         blamed = {each.node for each in claim.set_aside}
+        if len(blamed) == MOST_BLAMED:  # and their head knows of others
+            blamed |= self._run.causes.blamed
         agents = [
             agent
             for agent in self._run.agents

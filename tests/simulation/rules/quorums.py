@@ -2,7 +2,7 @@
 
 Nothing else happens in these runs. Each side is too small to go on alone, so the head waits for two leases after it has
 lost the other side, and goes on as soon as that is back: all have fenced by then. Where it never is back, the head ends
-the run.
+the run; and where the run may lose no nodes, it ends for that, once they are back.
 """
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ class Quorums:
         (fault,) = run.scenario.faults
         self._cut_at, self._heals_at = fault.at, fault.at + fault.lasts_s
         self._is_back = fault.lasts_s < GIVES_UP_AFTER * run.scenario.lease_s
+        self._is_used_up = run.scenario.max_node_losses == 0
         self._losses = 1 if 0 not in fault.side else run.scenario.nodes - 1  # of a head that is cut off itself
 
     def claimed(self, claim: AttemptClaim, before: AttemptClaim | None) -> None:
@@ -41,6 +42,7 @@ class Quorums:
             return
         what, at = f"attempt {claim.attempt}, of nodes that are back,", self._run.disk.asked_at[claim.attempt]
         require(self._is_back, f"{what} comes, and they are not")
+        require(not self._is_used_up, f"{what} comes, and the run may lose none")
         require(claim.attempt == 2, f"{what} comes, and nothing has happened since the second")
         require(claim.head == before.head, f"{what} is opened by {claim.head}, and {before.head} was never away")
         require(claim.members == before.members, f"{what} has {claim.members}, of {before.members}")
@@ -54,12 +56,26 @@ class Quorums:
         """The result is on disk."""
         if not self.is_played:
             return
-        told = result.reason, result.attempts
+        told, now = (result.reason, result.attempts), self._run.clock.now
+        if self._is_back and self._is_used_up:
+            self._check_used_up(result)
+            return
         if self._is_back:
             require(told == ("succeeded", 2), f"the run ends with {told}, and the nodes that it needs are back")
             return
         require(told == ("node_lost", 1), f"the run ends with {told}, and the nodes that it needs are lost")
-        lease_s, now = self._run.scenario.lease_s, self._run.clock.now
+        lease_s = self._run.scenario.lease_s
         latest = self._cut_at + GIVES_UP_AFTER * lease_s
         is_prompt = latest - KNOWN_FOR * lease_s <= now <= latest + WRITES_S
         require(is_prompt, f"the run ends at {now:.2f} s, and its head could wait until {latest:.2f} s")
+
+    def _check_used_up(self, result: RunResultRecord) -> None:
+        told, now = (result.reason, result.attempts), self._run.clock.now
+        require(told == ("node_losses_used_up", 1), f"the run ends with {told}, and it has lost too many nodes")
+        gives_up_at = self._cut_at + GIVES_UP_AFTER * self._run.scenario.lease_s
+        is_prompt = self._heals_at <= now <= max(self._heals_at + BACK_S, gives_up_at) + WRITES_S
+        require(is_prompt, f"the run ends at {now:.2f} s, and its nodes could be back at {self._heals_at:.2f} s")
+        cause = result.root_cause
+        named = set() if cause is None else {cause.node, *cause.nodes} - {""}
+        what = f"the run has lost {self._losses} nodes, and its root cause is {cause}"
+        require(cause is not None and cause.line == result.cause and len(named) == self._losses, what)

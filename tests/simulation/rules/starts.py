@@ -1,6 +1,7 @@
 """What several starts of one job owe each other: the later one is announced, and the earlier one ends no run of it.
 
 The old agents find the `start` line of the new one within a second, or the claim itself before they write a result.
+Before one for want of nodes they ask the scheduler, which knows of the new start before anybody has claimed for it.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from hpc_elastic.rundir.records import AllocationClaim, AttemptClaim, RunResultRecord, RunState
 from tests.simulation.disk import LAYOUT
+from tests.simulation.process import ANSWERS_S
 from tests.simulation.rules.invariants import require, start_of
 
 if TYPE_CHECKING:
@@ -17,6 +19,7 @@ if TYPE_CHECKING:
     from tests.simulation.world import SimulatedRun
 
 OPERATIONS = 4  # on the disk, between the last look at the claims and the result
+FOR_WANT_OF_NODES = ("node_lost", "nodes_missing", "setup_failed")
 REFUSING = ("disk_refuses", "disk_fails", "stall_disk", "stall_disks", "pause", "freeze")
 
 
@@ -53,3 +56,7 @@ class Starts:
         since = min((run.promptness.allocated_at[number] for number in later), default=run.clock.now)
         what = f"{agent.name}, of start {agent.start_number + 1} of the job, ends the run by {result.reason}"
         require(run.clock.now <= since + slack_s, f"{what}, which goes on in allocation {later} since {since:.2f} s")
+        known = run.requeued_at[agent.start_number :] if run.restarts() and not run.scenario.is_resumed else []
+        if result.reason in FOR_WANT_OF_NODES and known:
+            is_so = run.clock.now <= known[0] + slack_s + ANSWERS_S
+            require(is_so, f"{what}, and the scheduler has started the job again at {known[0]:.2f} s")
