@@ -220,12 +220,16 @@ def read_package(root: Path) -> Mapping[str, Module]:
 
 @contextlib.contextmanager
 def no_garbage_looked_for() -> Iterator[None]:
-    """Half a million nodes of trees, none of them garbage: the collector would go through them for most of the time."""
+    """Half a million nodes of trees, none of them garbage: the collector would go through them for most of the time.
+
+    It does not later either, where a test, or what it runs, collects all garbage: that took a second each time.
+    """
     is_on = gc.isenabled()
     gc.disable()
     try:
         yield
     finally:
+        gc.freeze()
         if is_on:
             gc.enable()
 

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests import tested_on
+from tests.architecture import no_garbage_looked_for
 from tests.tiers import first_of, longer, variants
 
 REPOSITORY = Path(__file__).parents[1]
@@ -41,7 +42,8 @@ WHOLLY_VARIANTS = {
 def files() -> dict[str, ast.Module]:
     """Every file of tests, by its path below tests/."""
     folder = REPOSITORY / "tests"
-    return {path.relative_to(folder).as_posix(): ast.parse(path.read_text()) for path in folder.rglob("test_*.py")}
+    with no_garbage_looked_for():
+        return {path.relative_to(folder).as_posix(): ast.parse(path.read_text()) for path in folder.rglob("test_*.py")}
 
 
 def functions(tree: ast.Module) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:

@@ -20,11 +20,12 @@ import pytest
 
 from hpc_elastic.integrations.torchrun.entry import OLDEST_TORCH, check_version
 from hpc_elastic.worker.store_host import takes_listener_with_libuv
-from tests.tiers import longer, variants
+from tests.tiers import variants
 
 REPOSITORY = Path(__file__).parents[1]
 STUBS = Path(__file__).parent / "torch_stubs"
 VERSIONS = tuple(f"2.{minor}" for minor in range(2, 15))
+AT_ITS_FLOOR = ("2.4", "2.5")  # the last one that the rendezvous backend refuses, and the first one that it takes
 needs_torch = pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="there is no torch")
 
 
@@ -48,19 +49,32 @@ def test_the_oldest_version_that_is_tried_is_the_one_that_the_project_claims() -
     assert f'"torch>={VERSIONS[0]}"' in (REPOSITORY / "pyproject.toml").read_text()
 
 
-@pytest.mark.parametrize("version", [VERSIONS[0], VERSIONS[-1], *longer(*VERSIONS[1:-1])])
+@pytest.mark.parametrize(
+    "version",
+    [VERSIONS[0], VERSIONS[-1], *variants(*VERSIONS[1:-1], of="test_workers_and_converters_use_what_this_torch_has")],
+)
 def test_workers_and_converters_use_what_this_torch_has(version: str) -> None:
     done = use("workers", version)
     assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("version", [VERSIONS[0], VERSIONS[-1], *longer(*VERSIONS[1:-1])])
+@pytest.mark.parametrize(
+    "version",
+    [
+        *(VERSIONS[0], *AT_ITS_FLOOR, VERSIONS[-1]),
+        *variants(
+            *(version for version in VERSIONS[1:-1] if version not in AT_ITS_FLOOR),
+            of="test_the_rendezvous_backend_uses_what_this_torch_has_or_refuses_it",
+        ),
+    ],
+)
 def test_the_rendezvous_backend_uses_what_this_torch_has_or_refuses_it(version: str) -> None:
     done = use("handler", version)
     if numbers(version) >= OLDEST_TORCH:
         assert done.returncode == 0, done.stderr
     else:
+        assert numbers(version) <= numbers(AT_ITS_FLOOR[0])
         oldest = ".".join(map(str, OLDEST_TORCH))
         assert f"needs torch {oldest} or newer, and this one is {version}.0+stub: upgrade torch" in done.stderr
 

@@ -17,6 +17,7 @@ from hpc_elastic.elastic.metrics import METRIC_GROUP
 from hpc_elastic.rundir.store import read_lines
 from tests.integration.conftest import Door, Run
 from tests.tiers import variants
+from tests.without_torch import hide_compiler
 
 pytestmark = pytest.mark.local
 
@@ -43,7 +44,7 @@ WorkerEnd = tuple[str, int, object, int]  # state, rank, exit code, restarts
 def torchrun(folder: Path, failures: int, *, max_restarts: int) -> list[Event]:
     """The events of torchrun's agent, in their order."""
     arguments = ["--standalone", "--nproc-per-node=2", f"--max-restarts={max_restarts}", "--event-log-handler=console"]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "RES_OPTIONS": "timeout:1 attempts:1"}
+    environment = {**hide_compiler(os.environ), "OMP_NUM_THREADS": "1", "RES_OPTIONS": "timeout:1 attempts:1"}
     environment["TMPDIR"] = str(folder)  # where torchrun leaves the folder of the logs of a run that failed
     done = subprocess.run(
         [sys.executable, "-m", "torch.distributed.run", *arguments, "train.py", str(failures)],

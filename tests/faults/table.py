@@ -221,7 +221,6 @@ _fault(
     1,
     "No space left",
     around=("tmpfs", "data", "1M"),
-    is_quick=True,
 )
 _fault(
     "disk_full_torch",

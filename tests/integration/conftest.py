@@ -8,6 +8,7 @@ import os
 import re
 import subprocess
 import sys
+import tempfile
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +18,7 @@ import pytest
 
 from hpc_elastic.observe.schemas import ERROR_FILE, RECORDS
 from hpc_elastic.rundir.layout import RunLayout
+from tests.integration.forked_commands import may_be_forked, run_forked
 from tests.record_schemas import assert_valid
 from tests.slurm_sandbox.cluster import Cluster, wait_until
 from tests.without_torch import hide_compiler, hide_torch
@@ -109,7 +111,7 @@ class Run:
                 except OSError:
                     continue
                 is_ours = "hpc_elastic.agent." in command and f"{self.layout.root} " in f"{command} "
-                if is_ours or _is_left_alone(entry, command):
+                if is_ours or _is_left_alone(entry, command, self.layout.root):
                     found[int(entry.name)] = command
         return found
 
@@ -178,13 +180,23 @@ def whole_lines(path: Path) -> list[str]:
     return text[: text.rfind("\n") + 1].splitlines()
 
 
-def _is_left_alone(process: Path, command: str) -> bool:
-    """Return whether the process is a fork server or store host of this process namespace whose agent is dead."""
+# Of a test, or of a soak.
+_TEST_FOLDER = re.compile(rf"(?:.*?/pytest-\d+/(?:popen-gw\d+/)?|{re.escape(tempfile.gettempdir())}/)[^/]+/")
+
+
+def _is_left_alone(process: Path, command: str, run_dir: str) -> bool:
+    """Return whether the process is a fork server or store host of this process namespace whose agent is dead.
+
+    Of the runs of the same test: others kill agents, too, at the same time.
+    """
     parent = re.search(r" hpc_elastic\.worker\.(?:fork_server|store_host) --parent (\d+)", command)
     if parent is None or Path("/proc", parent[1]).exists():
         return False
     try:
-        return (process / "ns" / "pid").readlink() == Path("/proc/self/ns/pid").readlink()
+        if (process / "ns" / "pid").readlink() != Path("/proc/self/ns/pid").readlink():
+            return False
+        folders = _TEST_FOLDER.match(f"{(process / 'cwd').readlink()}/"), _TEST_FOLDER.match(run_dir)
+        return folders[0] is not None and folders[1] is not None and folders[0][0] == folders[1][0]
     except OSError:
         return False
 
@@ -255,15 +267,19 @@ class Door:
     ) -> subprocess.CompletedProcess[str]:
         """Runs a command; with `exit_code=None` any exit code will do."""
         command = (*self.command, *arguments)
-        done = subprocess.run(
-            command,
-            cwd=self.folder,
-            env=self._environ_of(command),
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=timeout_s,
-        )
+        environ = self._environ_of(command)
+        if may_be_forked(command, environ):
+            done = run_forked(command, cwd=self.folder, environ=environ, timeout_s=timeout_s)
+        else:
+            done = subprocess.run(
+                command,
+                cwd=self.folder,
+                env=environ,
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                text=True,
+                timeout=timeout_s,
+            )
         if exit_code is not None:
             assert done.returncode == exit_code, f"exit code {done.returncode}\n{done.stdout}\n{done.stderr}"
         assert "Traceback (most recent call last)" not in done.stderr, done.stderr
@@ -281,9 +297,9 @@ class Door:
         return Run(job_id=told["job_id"], layout=RunLayout(told["run_dir"]))
 
     def _environ_of(self, command: Sequence[str]) -> dict[str, str]:
-        """Return the environment of a command: without torch, or its compiler, if it submits a job that needs none."""
+        """Return the environment of a command: without torch, or its compiler, if it starts a job that needs none."""
         words = command[len(self.command) :] if tuple(command[: len(self.command)]) == self.command else ()
-        if words[:1] != ("submit",) or not self.may_hide_torch:
+        if words[:1] not in (("submit",), ("run",)) or not self.may_hide_torch:
             return self.environ
         text = "".join(map(self._text_of, words))
         if "PYTHONPATH" in text:
@@ -293,10 +309,10 @@ class Door:
             return hide_compiler(self.environ)
         return hide_torch(self.environ, self.folder.parent / "without-torch")
 
-    def _text_of(self, job: str) -> str:
-        """Return a job file with the scripts in it and beside it; nothing for another word of a command."""
-        path = self.folder / job
-        if not job.endswith((".yaml", ".yml")) or not path.is_file():
+    def _text_of(self, word: str) -> str:
+        """Return a job file or script with the scripts in it and beside it; nothing for another word of a command."""
+        path = self.folder / word
+        if not word.endswith((".yaml", ".yml", ".py")) or not path.is_file():
             return ""
         text = path.read_text(errors="replace")
         named = {path.parent / name for name in re.findall(r"[\w./-]+\.py\b", text)}

@@ -11,6 +11,7 @@ import pytest
 
 from tests.integration.conftest import Door, Run
 from tests.integration.submitit_plugin import declare_plugin
+from tests.without_torch import hide_torch
 
 PYTHON = Path(__file__).parents[2] / ".venv-hydra" / "bin" / "python"
 pytestmark = [
@@ -41,8 +42,9 @@ app()
 def multirun(
     door: Door, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *overrides: str
 ) -> subprocess.CompletedProcess[str]:
-    """A sweep of APP, as a user starts it; its runs go below `multirun`."""
+    """A sweep of APP, as a user starts it; its runs go below `multirun`, and find no torch."""
     declare_plugin(tmp_path / "plugin", monkeypatch)
+    path = hide_torch(os.environ, tmp_path / "without-torch")["PYTHONPATH"]
     door.write("app.py", APP)
     fixed = ["hydra/launcher=hpc_elastic", "hydra.sweep.dir=multirun"]
     if not any(override.startswith("hydra.launcher.site=") for override in overrides):
@@ -50,7 +52,7 @@ def multirun(
     return subprocess.run(
         [str(PYTHON), "app.py", "--multirun", *fixed, f"+out={tmp_path}", *overrides],
         cwd=door.folder,
-        env={**door.environ, "PYTHONPATH": os.environ["PYTHONPATH"]},
+        env={**door.environ, "PYTHONPATH": path},
         capture_output=True,
         text=True,
         timeout=240,

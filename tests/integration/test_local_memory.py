@@ -15,7 +15,7 @@ pytest.importorskip("torch", reason="there is no torch")
 
 from tests.integration import memory_trainer
 from tests.integration.conftest import Door, Run
-from tests.integration.savers import begun, finish, saved_in, wait_until_saved
+from tests.integration.savers import STEP_MS, begun, finish, saved_in, wait_until_saved
 from tests.integration.savers import train as train_until_told
 
 pytestmark = pytest.mark.local
@@ -134,7 +134,7 @@ def test_another_run_goes_on_from_a_state_that_is_saved_while_the_first_goes_on(
     wait_until_saved(again, other, 1, 2)
     assert set(begun(other, 1).values()) == {second["steps"][0]}, again.story()
     assert not run.is_over(), run.story()
-    end = max(saved_in(each, rank, 1) for each in (folder, other) for rank in range(2)) + 100
+    end = max(saved_in(each, rank, 1) for each in (folder, other) for rank in range(2)) + 3000 // STEP_MS  # as `finish`
     for each in (folder, other):
         (each / "end.new").write_text(str(end))
         (each / "end.new").rename(each / "end")

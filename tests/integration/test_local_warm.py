@@ -16,6 +16,7 @@ from tests.integration.conftest import Door, Run
 from tests.integration.test_local_stops import is_alive, script_pid
 from tests.slurm_sandbox.cluster import wait_until
 from tests.tiers import variants
+from tests.without_torch import hide_compiler
 
 pytestmark = pytest.mark.local
 
@@ -64,8 +65,9 @@ sys.meta_path.insert(0, Witness())
 
 @pytest.fixture
 def door(door: Door) -> Door:
-    """Return the command where every fork server has torch, whatever the scripts import."""
+    """Return the command where every fork server has torch, whatever the scripts import, but not its compiler."""
     door.may_hide_torch = False
+    door.environ = hide_compiler(door.environ)
     return door
 
 

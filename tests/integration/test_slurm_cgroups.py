@@ -209,6 +209,7 @@ def assert_saves_beyond_the_grace(door: Door, cluster: Cluster, *, more: str = "
     only_slurm_is_left(cluster)
 
 
+@pytest.mark.variant(of="test_a_handler_finishes_where_slurm_gives_it_as_long")
 def test_workers_may_save_beyond_the_grace_of_a_preemption_until_slurm_kills(
     confined_door: Door, confining: Cluster
 ) -> None:
@@ -216,7 +217,7 @@ def test_workers_may_save_beyond_the_grace_of_a_preemption_until_slurm_kills(
 
 
 @needs_bubblewrap
-@pytest.mark.variant(of="test_workers_may_save_beyond_the_grace_of_a_preemption_until_slurm_kills")
+@pytest.mark.variant(of="test_a_handler_finishes_where_slurm_gives_it_as_long")
 def test_workers_in_an_image_may_save_beyond_the_grace_of_a_preemption(confined_door: Door, confining: Cluster) -> None:
     assert_saves_beyond_the_grace(confined_door, confining, more=write_image(confined_door.folder))
 

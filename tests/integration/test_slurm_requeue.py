@@ -195,10 +195,152 @@ def test_a_preempted_run_goes_on_however_slurm_preempts(
         wait_for_ranks(run, 2, attempt=2)
         slurm_door.write("finish", "")
         result = assert_over(run, "SUCCEEDED", 0)
+        # Slurm 24.11 remembers that a start before had a grace, and requeues the job as it ends where that is the mode.
+        wait_until(lambda: not slurm.job_ids(), "the job has left", otherwise=run.story)
     assert (result["attempts"], result["restarts"]) == (2, 0), run.story()
     assert requeues_of(run)[0][0] == 1
     if mode == "CANCEL":
         assert requeues_of(run) == [(1, "preempted")]
+
+
+@pytest.mark.mirrored
+def test_a_preempted_run_goes_on_whose_script_alone_somebody_has_signalled_before(
+    slurm_door: Door, slurm: Cluster
+) -> None:
+    """slurmstepd takes that TERM for the end of the job, and writes the line of a `scancel`; the run goes on."""
+    write_job(slurm_door, TRAINS_ON, nodes="2", workers="1")
+    with preempting_by(slurm, "CANCEL", 0):
+        run = slurm_door.submit("job.yaml")
+        wait_for_ranks(run, 2)
+        slurm.run("scancel", "--batch", "--signal=TERM", run.job_id)
+        wait_until(lambda: "the job runs on" in script_output(run), "the script tells of it", otherwise=run.story)
+        assert "CANCELLED AT" in script_output(run)
+        with preempting(slurm) as urgent:
+            slurm.wait_for_job(urgent, "RUNNING")
+            assert not run.is_over(), run.story()
+        wait_for_ranks(run, 2, attempt=2)
+        slurm_door.write("finish", "")
+        assert_over(run, "SUCCEEDED", 0)
+    assert requeues_of(run) == [(1, "preempted")]
+
+
+# After the first TERM each rank saves until the test lets it go.
+SAVES_LONG = """
+import os, pathlib, signal, sys, time
+
+def stopped(number, frame):
+    print("saving", flush=True)
+    while not pathlib.Path("saved").exists():
+        time.sleep(0.05)
+    sys.exit(0)
+
+signal.signal(signal.SIGTERM, stopped)
+print("waiting", os.environ["RANK"], flush=True)
+while not pathlib.Path("saved").exists():
+    time.sleep(0.05)
+"""
+
+
+def kill_script(run: Run) -> None:
+    """Kill the batch script alone: what else is left of its step is then Slurm's to kill."""
+    output = Path(run.layout.script_output(run.job_id)).resolve()
+    killed = []
+    for entry in Path("/proc").iterdir():
+        with contextlib.suppress(OSError):
+            if b"/slurm_script" in (entry / "cmdline").read_bytes() and (entry / "fd/1").resolve() == output:
+                os.kill(int(entry.name), signal.SIGKILL)
+                killed.append(entry.name)
+    assert killed, run.story()
+
+
+def write_saving(door: Door, *, is_chained: bool = False) -> None:
+    """Write a job whose workers take as long to save as the test likes."""
+    more = "signals: {lead: 60s, grace: 50s}"
+    if is_chained:
+        write_chaining(door, SAVES_LONG, more)
+    else:
+        write_job(door, SAVES_LONG, nodes="2", workers="1", more=more)
+
+
+def lose_script_while_saving(door: Door, run: Run) -> None:
+    """Kill the batch script while the workers save, then let them leave with their agents."""
+    for rank in range(2):
+        run.wait_for_output("saving", rank=rank)
+    kill_script(run)
+    door.write("saved", "")
+    wait_until(lambda: not run.agents(), "all agents have left", otherwise=run.story)
+
+
+@pytest.mark.every_slurm
+@pytest.mark.parametrize(
+    "is_chained",
+    [
+        pytest.param(False, id="requeued"),
+        *variants(
+            True,
+            of="test_a_preempted_run_goes_on_if_slurm_kills_the_script_before_the_agents_have_left",
+            ids=["chained"],
+        ),
+    ],
+)
+def test_a_preempted_run_goes_on_if_slurm_kills_the_script_before_the_agents_have_left(
+    slurm_door: Door, slurm: Cluster, is_chained: bool
+) -> None:
+    """Both have KillWait, which each node counts for itself, and the script asks Slurm only when they have left."""
+    write_saving(slurm_door, is_chained=is_chained)
+    with slurm.configured(KillWait=90), preempting_by(slurm, "CANCEL", 0):
+        run = slurm_door.submit("job.yaml")
+        wait_for_ranks(run, 2)
+        with preempting(slurm) as urgent:
+            lose_script_while_saving(slurm_door, run)
+            assert requeues_of(run) == [(1, "preempted")]
+            (follower,) = chained_jobs(run) if is_chained else [run.job_id]
+            wait_until(
+                lambda: sorted(slurm.job_ids()) == sorted([follower, urgent]), "one job follows", otherwise=run.story
+            )
+        result = assert_over(run, "SUCCEEDED", 0)
+    assert (result["attempts"], result["restarts"]) == (2, 0), run.story()
+    assert len(list(Path(run.layout.allocations).glob("*.json"))) == 2, run.story()
+
+
+@pytest.mark.every_slurm
+def test_a_run_whose_job_a_person_cancels_is_over_if_its_script_is_killed_before_the_agents_have_left(
+    slurm_door: Door, slurm: Cluster
+) -> None:
+    write_saving(slurm_door)
+    with slurm.configured(KillWait=90):
+        run = slurm_door.submit("job.yaml")
+        wait_for_ranks(run, 2)
+        slurm.run("scancel", run.job_id)
+        lose_script_while_saving(slurm_door, run)
+        assert_over(run, "CANCELLED", 10)
+        wait_until(lambda: not slurm.job_ids(), "no job is left", otherwise=run.story)
+    assert not requeues_of(run)
+
+
+@pytest.mark.every_slurm
+@pytest.mark.parametrize("is_script_killed", [True, False], ids=["script killed", "script lives"])
+def test_a_run_whose_job_a_person_cancels_within_the_grace_of_a_preemption_is_over(
+    slurm_door: Door, slurm: Cluster, is_script_killed: bool
+) -> None:
+    """Slurm keeps the time of the preemption: it is no longer why the job ends."""
+    write_saving(slurm_door)
+    with slurm.configured(KillWait=90), preempting_by(slurm, "CANCEL", 90):
+        run = slurm_door.submit("job.yaml")
+        wait_for_ranks(run, 2)
+        with preempting(slurm):
+            for rank in range(2):
+                run.wait_for_output("saving", rank=rank)
+            slurm.run("scancel", run.job_id)
+            slurm.wait_for_job(run.job_id, "COMPLETING")
+            if is_script_killed:
+                kill_script(run)
+            slurm_door.write("saved", "")
+            wait_until(lambda: not run.agents(), "all agents have left", otherwise=run.story)
+        wait_until(lambda: not slurm.job_ids(), "no job is left", otherwise=run.story)
+        slurm_door.run("status", run.job_id)  # which makes the result
+        assert_over(run, "CANCELLED", 10)
+    assert len(list(Path(run.layout.allocations).glob("*.json"))) == 1, run.story()
 
 
 # Needs some seconds to save after a TERM.
@@ -346,7 +488,9 @@ def test_tasks_of_an_array_go_on_in_chained_jobs_and_one_fails_for_good(slurm_do
     for attempt in (2, 3):
         tasks = [task for task in range(4) if not array.runs[task].is_over()]
         for task in tasks:
-            slurm_door.run("stop", "--requeue", "--lead", "20s", f"{array.job_id}_{task}")
+            may_fail = task == 2  # it goes on and fails before the command has seen that, or before it is asked
+            code = None if may_fail else 0
+            slurm_door.run("stop", "--requeue", "--lead", "20s", f"{array.job_id}_{task}", exit_code=code)
         for task in tasks:
             run = array.runs[task]
             wait_until(
@@ -407,10 +551,12 @@ def test_a_chained_job_goes_on_where_the_site_forbids_requeues(slurm_door: Door,
     assert (result["attempts"], result["restarts"]) == (2, 0)
     first, second = (run.read(run.layout.allocation(number)) for number in (1, 2))
     assert first["job_id"] == job_id != second["job_id"] == shown["job_id"]
+    assert chained_jobs(run) == [second["job_id"]], run.story()
     assert_none_repeated(slurm_door, max(steps_done(slurm_door)))
 
 
 @pytest.mark.mirrored
+@pytest.mark.variant(of="test_a_preempted_run_goes_on_however_slurm_preempts")
 def test_a_run_is_stopped_in_time_before_its_reservation_ends_and_goes_on_without_it(
     slurm_door: Door, slurm: Cluster
 ) -> None:

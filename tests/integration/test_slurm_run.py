@@ -145,6 +145,7 @@ def test_cancel_of_a_run_inside_salloc_leaves_the_allocation(slurm_door: Door, s
 
 
 @pytest.mark.mirrored
+@pytest.mark.variant(of="test_run_beside_a_step_that_holds_the_nodes_ends_soon_after_its_allocation_is_cancelled")
 def test_run_beside_a_step_that_holds_the_nodes_says_why_it_waits(slurm_door: Door, slurm: Cluster) -> None:
     """srun says nothing itself for two minutes; an interrupt does not wait for it."""
     slurm_door.write("train.py", WHO)

@@ -175,7 +175,7 @@ def test_a_script_whose_node_an_administrator_sets_down_is_no_cancelled_one(slur
     assert result() in ends[slurm.version == "26.05" :], run.story()
 
 
-@pytest.mark.every_slurm
+@pytest.mark.mirrored
 def test_a_run_whose_scripts_node_is_set_down_goes_on_in_another_job(slurm_door: Door, slurm: Cluster) -> None:
     """Where Slurm ends the job with its script (22.05 and 24.11); 26.05 lets the others go on in this one."""
     write_job(slurm_door, TRAINS_ON, nodes="{min: 1, max: 2}", workers="1", more=ON_LOSS)
@@ -270,6 +270,7 @@ def test_a_run_whose_script_a_person_kills_is_over_and_has_lost_no_node(slurm_do
 
 
 @pytest.mark.mirrored
+@pytest.mark.variant(of="test_a_run_whose_script_a_person_kills_is_over_and_has_lost_no_node")
 def test_a_run_whose_script_a_person_kills_long_after_a_loss_is_over_and_has_lost_no_node_since(
     slurm_door: Door, slurm: Cluster
 ) -> None:

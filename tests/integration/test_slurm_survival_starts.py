@@ -16,7 +16,15 @@ import pytest
 
 from tests.integration.conftest import Door, Run
 from tests.integration.digits_runs import NODES, Training, is_alive, workers_on
-from tests.integration.slurm_jobs import agent_outputs, agent_pid, only_run, script_output, wait_for_ranks, write_job
+from tests.integration.slurm_jobs import (
+    agent_outputs,
+    agent_pid,
+    only_run,
+    script_output,
+    start,
+    wait_for_ranks,
+    write_job,
+)
 from tests.integration.test_slurm_survival import is_srun_stopped, slurmd_start
 from tests.slurm_sandbox.cluster import Cluster, wait_until
 
@@ -34,6 +42,13 @@ print("waiting", rank, flush=True)
 while not pathlib.Path("finish").exists():
     path.write_text(json.dumps([node, began, time.monotonic()]))
     time.sleep(0.05)
+"""
+# Waits in its first allocation, and has nothing to do in the next.
+WAITS_ONCE = """
+import os, signal
+if os.environ.get("SLURM_RESTART_COUNT", "0") == "0":
+    print("waiting", os.environ["RANK"], flush=True)
+    signal.pause()
 """
 OWN_TEMPLATE = """{% extends "slurm/job.sh.j2" %}
 {% block after %}
@@ -195,6 +210,7 @@ def boot_a_node_and_kill_the_agent_beside_srun(training: Training, slurm: Cluste
 
 
 @pytest.mark.mirrored
+@pytest.mark.variant(of="test_a_node_that_is_back_before_slurm_has_given_it_up_ends_nobodys_run")
 def test_the_agent_beside_srun_dies_after_a_node_came_back_and_the_others_go_on(
     slurm_door: Door, slurm: Cluster
 ) -> None:
@@ -349,6 +365,7 @@ def test_a_node_that_refuses_the_agents_is_left_out_at_the_next_start(slurm_door
 
 
 @pytest.mark.mirrored
+@pytest.mark.variant(of="test_a_node_that_refuses_the_agents_is_left_out_at_the_next_start")
 def test_a_job_that_needs_a_node_that_refuses_the_agents_ends_with_its_name(slurm_door: Door, slurm: Cluster) -> None:
     write_job(slurm_door, WITNESS, more=f"{MORE}\nrequeue: {{max: 1}}")
     with refusing(slurm, "node3"):
@@ -356,3 +373,23 @@ def test_a_job_that_needs_a_node_that_refuses_the_agents_ends_with_its_name(slur
     assert "FAILED (exit code 7): srun could not start the agents on node3 (" in done.stderr
     (output,) = slurm_door.folder.glob("hpc-elastic-runs/*/slurm-*.out")
     assert output.read_text().count("hpc_elastic: run directory ") == 2
+
+
+@pytest.mark.mirrored
+def test_an_agent_that_a_requeue_has_not_reached_does_not_end_the_run_for_want_of_nodes(
+    slurm_door: Door, slurm: Cluster
+) -> None:
+    """Its slurmd stands still, so that it gets no TERM; and `requeue.on` starts nothing again for a lost node."""
+    run = start(slurm_door, WAITS_ONCE, ranks=2, nodes="2", workers="1", more=MORE)
+    host, other = run.read(run.layout.allocation(1))["nodes"]
+    with slurm.configured(SlurmdTimeout=300):
+        with slurm.frozen_slurmd(other):
+            slurm.kill(host)
+            slurm.run("scontrol", "requeue", run.job_id)
+            requeued = "the scheduler has requeued the job; the run goes on when it starts again"
+            wait_until(lambda: requeued in agent_outputs(run), "its head leaves", within_s=40, otherwise=run.story)
+        slurm.boot(host)
+        result = run.wait_until_over()
+    assert result["state"] == "SUCCEEDED", run.story()
+    assert run.read(run.layout.claim(result["attempts"]))["allocation"] == 2
+    slurm.wait_for_job(run.job_id, "COMPLETED", within_s=60)

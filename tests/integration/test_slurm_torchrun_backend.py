@@ -12,6 +12,7 @@ import pytest
 
 from tests.integration.torchruns import LEASE_S, Step, is_alive, torchrun, write_metadata
 from tests.slurm_sandbox.cluster import Cluster, wait_until
+from tests.without_torch import hide_compiler
 
 pytestmark = pytest.mark.slurm
 
@@ -49,7 +50,8 @@ class Job(Step):
 def start(slurm: Cluster, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Start]:
     """Starts torchruns, by default four; whatever a test leaves is cancelled."""
     jobs = []
-    monkeypatch.setenv("PYTHONPATH", str(write_metadata(folder)))
+    path = hide_compiler({"PYTHONPATH": str(write_metadata(folder))})["PYTHONPATH"]
+    monkeypatch.setenv("PYTHONPATH", path)
     monkeypatch.setenv("TMPDIR", str(folder))  # where a killed torchrun leaves the folder of its logs
 
     def start_job(nnodes: str, *arguments: str, max_restarts: int = 3, nodes: int = 4) -> Job:

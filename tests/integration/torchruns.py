@@ -16,6 +16,7 @@ from typing import Any
 from hpc_elastic.rundir.layout import RunLayout
 from tests.integration.conftest import REPOSITORY, Run, whole_lines
 from tests.slurm_sandbox.cluster import wait_until
+from tests.without_torch import hide_compiler
 
 LEASE_S = 5
 # Tells who it is, and ends well when the file `finish` is there, badly when it is told to.
@@ -247,7 +248,7 @@ def local_step(
     environ = {name: value for name, value in os.environ.items() if not name.startswith(("SLURM_", "HPC_ELASTIC_"))}
     environ["PYTHONPATH"] = f"{write_metadata(folder)}:{REPOSITORY}"
     environ["TMPDIR"] = str(folder)  # where a killed torchrun leaves the folder of its logs
-    step = LocalStep(folder, count, program or torchrun(nnodes, *arguments, **options), environ)
+    step = LocalStep(folder, count, program or torchrun(nnodes, *arguments, **options), hide_compiler(environ))
     try:
         yield step
     finally:

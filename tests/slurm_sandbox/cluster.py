@@ -113,8 +113,23 @@ class Cluster(Sandbox):
         finally:
             self.run_on(CONTROLLER, "pkill", "-CONT", pid_file)
 
+    @contextlib.contextmanager
+    def frozen_slurmd(self, node: str) -> Iterator[None]:
+        """The same with the slurmd of a node: what Slurm has to end there goes on."""
+        pid_file = f"--pidfile={self.layout.path(f'slurmd.{node}.pid')}"
+        self.run_on(node, "pkill", "-STOP", pid_file)
+        try:
+            yield
+        finally:
+            self.run_on(node, "pkill", "-CONT", pid_file)
+
     def report(self) -> str:
-        """What Slurm says of its jobs and nodes, and the ends of its daemons' logs, for a failed test."""
+        """What Slurm says of its jobs and nodes, and the ends of its daemons' logs, for a failed test.
+
+        The last test of a process is reported when its Slurm is gone already.
+        """
+        if not os.path.isdir(self.layout.logs):
+            return "it is down, and its logs are gone"
         asked = [self.run(*command, check=False).stdout for command in (_JOBS, ("sinfo", "-N", "-p", "batch", "-l"))]
         told = [f"--- slurmctld\n{self.controller_log(60)}"]
         told += [f"--- slurmd of {node}\n{self.daemon_log(f'slurmd.{node}', 15)}" for node in self.nodes]

@@ -139,9 +139,11 @@ def test_runs_side_by_side_with_another(slurm: Cluster) -> None:
         assert other.layout.slot != slurm.layout.slot
         assert sorted(other.run("srun", "-N2", "hostname").stdout.split()) == ["node1", "node2"]
         assert sorted(slurm.run("srun", "-N4", "hostname").stdout.split()) == list(slurm.nodes)
+        assert "--- slurmctld\n" in other.report()
     finally:
         other.down()
     wait_until_slot_is_free(other.layout.slot)
+    assert other.report() == "it is down, and its logs are gone", "a test that fails last is reported nevertheless"
 
 
 @pytest.mark.parametrize(
