@@ -7,6 +7,7 @@ import json
 import os
 import shutil
 import signal
+import tempfile
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -92,14 +93,24 @@ def requeues_of(run: Run) -> list[tuple[Any, Any]]:
 
 @contextlib.contextmanager
 def preempting(slurm: Cluster, *options: str) -> Iterator[str]:
-    """Have the urgent partition take all nodes, until the block is over."""
-    job_id = slurm.submit(
-        "--partition=urgent", "--nodes=4", "--exclusive", "--output=/dev/null", *options, "--wrap=sleep 600"
-    )
-    try:
-        yield job_id
-    finally:
-        slurm.run("scancel", job_id)
+    """Have the urgent partition take all nodes, until the block is over.
+
+    A TERM that comes between the start of a job and that of its script is lost (24.11), and Slurm waits for KillWait.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        begun = Path(folder, "begun")
+        script = f"--wrap=touch {begun}; exec sleep 600"
+        job_id = slurm.submit("--partition=urgent", "--nodes=4", "--exclusive", "--output=/dev/null", *options, script)
+        try:
+            yield job_id
+        finally:
+            if slurm.run("scontrol", "hold", job_id, check=False).returncode == 0:
+                # Held, it stays pending if it is.
+                wait_until(
+                    lambda: begun.exists() or slurm.job(job_id).get("JobState") in ("PENDING", None),
+                    "the urgent job does not begin now",
+                )
+            slurm.run("scancel", job_id)
 
 
 @pytest.mark.variant(of="test_a_preempted_run_goes_on_however_slurm_preempts")
