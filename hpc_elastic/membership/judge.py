@@ -77,6 +77,9 @@ class Seen:
     stop: OperatorStop | None = None
 
 
+_MISSED = Seen(trigger=Trigger.NODE_LOST, detail="no answer in time")  # whom a round has found missing
+
+
 def seen_in(member: RosterEntry, message: Message) -> Seen | None:
     """Return the event in a member's message that needs a decision, None if nothing in it does."""
     nodes, role = (member.node,), member.role
@@ -270,12 +273,13 @@ class Judge:
         return True
 
     def _blame_count(self, now: float) -> None:
-        """End the run because it has lost too many nodes, as enough of them are back."""
-        if self._loss is None:
-            return
-        losses = self._members.losses
-        is_dead = self._loss.is_agent_dead and losses.are_dead
-        seen = replace(self._loss, nodes=losses.counted or self._loss.nodes, is_agent_dead=is_dead)
+        """End the run because it has lost too many nodes, as enough of them are back.
+
+        Where a round found too few first, none of the losses was what the run was to end for.
+        """
+        losses, loss = self._members.losses, self._loss or _MISSED
+        is_dead = loss.is_agent_dead and losses.are_dead
+        seen = replace(loss, nodes=losses.counted or loss.nodes, is_agent_dead=is_dead)
         decision = self.decides(seen, now)
         if isinstance(decision, Finish):
             self.verdict.settle(decision)

@@ -277,6 +277,24 @@ def test_a_run_whose_losses_are_used_up_as_enough_nodes_are_back_ends_for_that_a
     assert result.root_cause.line == result.cause
 
 
+def test_losses_are_what_ends_a_run_whose_nodes_are_back_after_a_round_found_too_few() -> None:
+    """None of the losses was why the run was to end: the round that followed the first one was."""
+    script = HeadScript(4, min_nodes=3, join_timeout_s=LEASE_S, restart=a_restart_plan(max_node_losses=1))
+    script.join(0, 1, 2)  # the fourth one may come
+    script.pass_time(LEASE_S + 1)
+    script.claimed()
+    script.lose(1, is_gone=False)
+    restart(script, 0, 2)
+    while script.head.phase is not HeadPhase.AWAITING_QUORUM:
+        script.pass_time(1)
+    script.lose(2, is_gone=False)
+    script.join(1, 2)
+    result = the_result(script.pass_time(3 * LEASE_S))
+    told = "2 lost nodes in this run, expected at most restart.max_node_losses, which is 1"
+    assert (result.reason, result.exit_code) == ("node_losses_used_up", ExitCode.NODE_LOST)
+    assert result.cause == f"node1, node2 were lost: no answer in time; {told}"
+
+
 def test_nodes_whose_loss_ends_the_run_as_they_are_back_are_lost_nodes_though_a_connection_was_reset() -> None:
     script = running(min_nodes=3, restart=a_restart_plan(max_node_losses=1))
     script.lose(1, is_gone=False)

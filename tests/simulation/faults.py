@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from tests.simulation.network import RESENT_WITHIN
 from tests.simulation.rules.asked_saves import SAVES
 from tests.simulation.rules.requested import REQUESTS
 from tests.simulation.rules.stacks import STACKS
@@ -226,7 +227,7 @@ def _delay(run: SimulatedRun, agent: Agent, fault: Fault) -> None:
         if agent.is_running and agent.guard.is_alive:
             agent.pause(fault.lasts_s, point=fault.point if fault.what == "freeze" else -1)
     elif fault.what == "stall_link":
-        run.witness.delayed(agent.name, fault.lasts_s)
+        run.witness.delayed(agent.name, (1 + RESENT_WITHIN) * fault.lasts_s)
         for other in run.agents:
             run.network.close(agent.number, other.number, until)
             run.network.close(other.number, agent.number, until)
