@@ -82,6 +82,7 @@ DRIVERS = (
     *("rendezvous.head_link", "rendezvous.search", "rendezvous.successor"),
 )
 PLAYED = 400  # some six of each kind: with 60, a third of what survived was a matter of seeds
+COMPARED = 100  # recorded schedules that run an edit's line, besides those
 AS_IT_IS = 33  # that the code as it is has to survive first; the tests play more
 TRIED = 8  # seeds of each kind, to see which lines they run
 TRIED_MORE = 32  # of each kind whose runs are short, for lines that few of these run
@@ -270,14 +271,16 @@ def play(mutation: Mutation | None, count: int, reach: Reach, untrue: Collection
         ran = aimed(reach, mutation.module, mutation.node, mutation.line)
         first = telling(reach, mutation.module, mutation.node, ran)
     noticed: dict[str, str] = {}  # by what has
-    for trial in trials(ran, WEIGHTS, TRIED, count, first):
+    listed = trials(ran, WEIGHTS, TRIED, count, first)
+    for trial in listed:
         why, what = (None, None) if trial in untrue else _outcome(trial)
         if why is not None:
             return f"{trial.name}: {why}"
         _note(noticed, trial, what)
     if mutation is None:
         return SURVIVES
-    if COSTS not in noticed and (why := _compare(ran, noticed)) is not None:
+    more = (Trial(*seed) for seed in ran)
+    if COSTS not in noticed and (why := _compare([each for each in more if each not in listed], noticed)) is not None:
         return why
     for by in (COSTS, HAPPENS):
         if by in noticed:
@@ -311,12 +314,11 @@ def _note(noticed: dict[str, str], trial: Trial, what: str | None) -> None:
         noticed.setdefault(by, f"{by}: {trial.name}: {what}")
 
 
-def _compare(ran: Sequence[tuple[str, int]], noticed: dict[str, str]) -> str | None:
-    """Play recorded schedules that run an edit's line until one costs something else; return how one breaks a rule."""
+def _compare(more: Sequence[Trial], noticed: dict[str, str]) -> str | None:
+    """Play more of the recorded schedules until one costs something else; return how one breaks a rule."""
     from tests.simulation.recorded import recorded
 
-    for kind, seed in [each for each in ran if each in recorded()]:
-        trial = Trial(kind, seed)
+    for trial in [each for each in more if (each.kind, each.seed) in recorded()][:COMPARED]:
         why, what = _outcome(trial)
         if why is not None:
             return f"{trial.name}: {why}"

@@ -12,7 +12,8 @@ from __future__ import annotations
 import argparse
 import csv
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     from tests.simulation.world import SimulatedRun
 
 TABLE = Path(__file__).with_name("recorded.csv")
-EACH = 8  # schedules of a kind; of those that take long a quarter
+EACH = 40  # schedules of a kind; of those that take long a quarter
 DIGITS = 12  # of a hash
 SAME_COST = "other events, which cost the same"
 WRITE = "python -m tests.simulation.recorded --write"
@@ -89,21 +90,33 @@ def difference(kind: str, seed: int, run: SimulatedRun) -> str | None:
 
     `SAME_COST` if only its events do.
     """
-    before, now = recorded().get((kind, seed)), cost_of(run)
+    return _difference(kind, seed, cost_of(run))
+
+
+def _difference(kind: str, seed: int, now: Cost) -> str | None:
+    before = recorded().get((kind, seed))
     if before is None or before == now:
         return None
     both = zip(Cost._fields[:-1], before[:-1], now[:-1], strict=True)  # a hash tells people nothing
     return ", ".join(f"{name} {old} -> {new}" for name, old, new in both if old != new) or SAME_COST
 
 
-def _played(kinds: Iterable[str]) -> Iterator[tuple[str, int, SimulatedRun]]:
+def _play(kind: str) -> list[tuple[str, int, Cost]]:
     from tests.simulation.world import SimulatedRun
 
-    for kind in kinds:
-        for seed in seeds_of(kind):
-            run = SimulatedRun(KINDS[kind](seed))
-            run.play()
-            yield kind, seed, run
+    collect_rarely()
+    rows = []
+    for seed in seeds_of(kind):
+        run = SimulatedRun(KINDS[kind](seed))
+        run.play()
+        rows.append((kind, seed, cost_of(run)))
+    return rows
+
+
+def _played() -> Iterator[tuple[str, int, Cost]]:
+    with ProcessPoolExecutor() as pool:
+        for rows in pool.map(_play, KINDS):
+            yield from rows
 
 
 def main(words: Sequence[str] | None = None) -> int:
@@ -111,14 +124,14 @@ def main(words: Sequence[str] | None = None) -> int:
     parser.add_argument("--write", action="store_true", help="record what the schedules cost now")
     arguments = parser.parse_args(words)
     if arguments.write:
-        rows = [(kind, seed, *cost_of(run)) for kind, seed, run in _played(KINDS)]
+        rows = [(kind, seed, *cost) for kind, seed, cost in _played()]
         with TABLE.open("w", newline="") as file:
             csv.writer(file, lineterminator="\n").writerows([COLUMNS, *rows])
         print(f"{len(rows)} schedules recorded")
         return 0
     changed = 0
-    for kind, seed, run in _played(KINDS):
-        if (what := difference(kind, seed, run)) is not None:
+    for kind, seed, cost in _played():
+        if (what := _difference(kind, seed, cost)) is not None:
             print(f"{kind} {seed}: {what}", flush=True)
             changed += 1
     print(f"{changed} of {len(recorded())} schedules cost something else than is recorded; {WRITE} records it")
@@ -126,5 +139,4 @@ def main(words: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    collect_rarely()
     sys.exit(main())

@@ -236,7 +236,7 @@ class Promptness:
 
         One that had no head yet when that one died looks for it first. A spare whose file server takes seconds for an
         answer learns late of the next one. Who found no head within `join_timeout`, on a disk on which a claim takes
-        longer than that, claims the next allocation, and joins after the attempt.
+        longer than that, claims the next allocation, and joins after the attempt; others may have joined it meanwhile.
         """
         run, lost = self._run, self._lost_alone()
         if lost is not None and agent.name not in run.witness.joined:
@@ -245,7 +245,8 @@ class Promptness:
         if before is not None and is_slow and lost == before.head and agent.name not in before.members:
             return True
         has_claimed = any(
-            each.node == agent.name and each.allocation > world.allocation for each in run.disk.allocations
+            each.allocation > world.allocation and (before is None or each.node == agent.name)
+            for each in run.disk.allocations
         )
         searched_s = 0.0 if agent.name in run.witness.joined else (run.clock.now - agent.started_at) * (1 + DRIFT)
         return has_claimed or searched_s >= run.scenario.join_timeout_s
