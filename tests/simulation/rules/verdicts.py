@@ -171,7 +171,8 @@ class Verdicts:
     def _check_want(self, reason: str) -> None:
         """A run does not end for want of nodes that are there: who gives up a head that is gone joins the next one.
 
-        That needs a `join_timeout` in which a head can be lost, and the file server asked.
+        That needs a `join_timeout` in which a head can be lost, and the file server asked. Where a machine is silent, a
+        node that has never heard of its agent cannot tell whether its own network is cut, and gives up.
         """
         run, scenario = self._run, self._run.scenario
         if scenario.join_timeout_s < scenario.lease_s + SEARCH_OPERATIONS * max(scenario.disk_s):
@@ -180,6 +181,8 @@ class Verdicts:
         if reason != "nodes_missing" or run.disk.claims or run.earlier or not are_gone or len(scenario.roles) > 1:
             return
         able = [each.name for each in run.agents if each.started_at < NEVER and each.died_at == NEVER]
+        if any(fault.what == "power_off" for fault in scenario.faults):
+            able = [name for name in able if name in run.witness.joined]
         require(len(able) < scenario.min_nodes, f"the run ends for want of nodes, and {able} have been there")
 
     def _is_first_head_late(self) -> bool:
