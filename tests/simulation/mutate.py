@@ -9,8 +9,10 @@ steps and by its own processor time, not by the time of a machine that others us
 and is printed: a rule or a fault is missing, or the edit changes nothing that matters, which `EQUIVALENT` then says
 with the reason. A module that cannot be loaded with its edit is no mutation.
 
-Two scores are printed. An edit that breaks no rule may change how a schedule ends or what it costs, which is recorded
-(`recorded`): the tests of the simulation fail then, too, but it is not said that what changed was a promise.
+Four scores are printed. An edit that no drawn schedule notices is held against the tests of the simulation that have
+schedules of their own (`scenes`). And one that breaks no rule may change how a schedule ends, what it costs or what
+happens in it, which is recorded (`recorded`): the tests of the simulation fail then, too, but it is not said that what
+changed was a promise.
 
 `mutated_code` says which code is edited: what only people read is not, nor what the simulation does not play.
 
@@ -51,8 +53,10 @@ from tests.simulation.mutation.edited import Functions, bounded, loaded_function
 from tests.simulation.mutation.edits import Replace, edits
 from tests.simulation.mutation.mutated_code import ROOT, nodes
 from tests.simulation.mutation.reach import Reach, measure, sources
+from tests.simulation.mutation.scenes import failed_test
 
 SURVIVES = "survives"
+FAILS = "fails a test"  # of the simulation, which has a schedule of its own
 COSTS = "costs else"  # what no rule forbids, and the record of what schedules cost shows
 HAPPENS = "does else"  # what costs the same, and the record of what happens in them shows
 NOT_LOADED = "does not load"
@@ -228,6 +232,11 @@ class _Loader(importlib.abc.MetaPathFinder, importlib.abc.Loader):
 
     def exec_module(self, module: ModuleType) -> None:
         exec(compile(_edited(self._mutation), str(_path(self._mutation.module)), "exec"), vars(module))
+
+
+def load_edited(edit: str) -> None:
+    """Have a module loaded with an edit, which is given in JSON, in a process that has not loaded it yet."""
+    sys.meta_path.insert(0, _Loader(Mutation(**json.loads(edit))))
 
 
 def _edited(mutation: Mutation) -> ast.Module:
@@ -448,6 +457,7 @@ def _measure_reach(checkout: Path, keep: Path | None) -> None:
 def _copy_checkout(to: str) -> Path:
     for folder in ("hpc_elastic", "tests", "templates", "site-configs"):
         shutil.copytree(ROOT / folder, Path(to, folder), ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copy(ROOT / "pyproject.toml", to)
     return Path(to)
 
 
@@ -463,10 +473,14 @@ def _survivors(output: str) -> set[tuple[str, str, str]]:
     return {_key(place, source) for place, _, source in (line.partition(": ") for line in lines)}
 
 
-def _verdict_of(mutation: Mutation, count: int, servers: SimpleQueue[Server]) -> str:
+def _verdict_of(mutation: Mutation, count: int, servers: SimpleQueue[Server], checkout: Path) -> str:
     server = servers.get()
     try:
-        return server.verdict(mutation, count)
+        verdict = server.verdict(mutation, count)
+        if not verdict.startswith(SURVIVES):
+            return verdict
+        failed = failed_test(checkout, json.dumps(asdict(mutation)))
+        return f"{FAILS}: {failed}" if failed else verdict
     finally:
         servers.put(server)
 
@@ -535,6 +549,9 @@ def main(words: Sequence[str] | None = None) -> int:
         if (verdict := _try(None, AS_IT_IS, checkout)) != SURVIVES:
             print(f"the code as it is does not survive: {verdict}")
             return 1
+        if failed := failed_test(checkout, None):
+            print(f"the code as it is fails a test of the simulation: {failed}")
+            return 1
         _measure_reach(checkout, arguments.reach)
         drawn = [everything[number] for number in numbers]
         if arguments.unplayed:
@@ -544,19 +561,20 @@ def main(words: Sequence[str] | None = None) -> int:
         servers: SimpleQueue[Server] = SimpleQueue()
         for _ in range(arguments.at_once):
             servers.put(Server(checkout))
-        results = pool.map(lambda each: _verdict_of(each, arguments.count, servers), drawn)
+        results = pool.map(lambda each: _verdict_of(each, arguments.count, servers, checkout), drawn)
         for each, result in zip(drawn, results, strict=True):
             verdicts[
-                next((end for end in (SURVIVES, COSTS, HAPPENS, NOT_LOADED) if result.startswith(end)), "caught")
+                next((end for end in (SURVIVES, FAILS, COSTS, HAPPENS, NOT_LOADED) if result.startswith(end)), "caught")
             ] += 1
             print(f"{result[:VERDICT_WIDTH]:{VERDICT_WIDTH}} {each.place}: {each.source}", flush=True)
         for _ in range(arguments.at_once):
             servers.get().close()
     counted = max(1, len(numbers) - verdicts[NOT_LOADED])
-    shares = list(accumulate(100 * verdicts[by] / counted for by in ("caught", COSTS, HAPPENS)))
+    shares = list(accumulate(100 * verdicts[by] / counted for by in ("caught", FAILS, COSTS, HAPPENS)))
     print(
-        f"{verdicts['caught']} of {counted} mutations break a rule ({shares[0]:.1f} %); {verdicts[COSTS]} more change "
-        f"what schedules cost ({shares[1]:.1f} %), and {verdicts[HAPPENS]} what happens in them ({shares[2]:.1f} %); "
+        f"{verdicts['caught']} of {counted} mutations break a rule ({shares[0]:.1f} %); {verdicts[FAILS]} more fail a "
+        f"test with a schedule of its own ({shares[1]:.1f} %), {verdicts[COSTS]} change what schedules cost "
+        f"({shares[2]:.1f} %), and {verdicts[HAPPENS]} what happens in them ({shares[3]:.1f} %); "
         f"{verdicts[NOT_LOADED]} do not load; {len(everything)} there are; in {time.monotonic() - began:.0f} s"
     )
     return 1 if shares[-1] < arguments.least else 0
