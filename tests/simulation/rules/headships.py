@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from hpc_elastic.membership.job_end import ASKING_NODES
 from hpc_elastic.membership.phases import HeadPhase
 from hpc_elastic.membership.timing import DRIFT
+from tests.simulation.clock import NEVER
 from tests.simulation.disk import LAYOUT
 from tests.simulation.rules.invariants import BrokenRuleError, require
 from tests.simulation.scenario import HEAD, Fault
@@ -144,7 +145,8 @@ class Headships:
             return
         self._have_claimed.add(head)
         run = self._run
-        if any(each.problem is not None for each in run.agents):  # who is sent away is connected for a moment
+        # Who is sent away, or has left while this head stood still, is connected for a moment.
+        if any(each.problem is not None or each.left_at < NEVER for each in run.agents):
             return
         asking = [run.peer(agent, node) for node in here if run.peer(agent, node).number in ASKING_NODES]
         is_host_here = run.agents[0].name in here
