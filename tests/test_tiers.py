@@ -61,13 +61,14 @@ def marks(function: ast.FunctionDef | ast.AsyncFunctionDef) -> set[str]:
 def makes_variants(function: ast.expr) -> bool:
     """Whether this is `pytest.mark.variant`, or a helper that sets it."""
     is_mark = isinstance(function, ast.Attribute) and ast.unparse(function) == "pytest.mark.variant"
-    return is_mark or (isinstance(function, ast.Name) and function.id in ("variants", "parts_of"))
+    return is_mark or (isinstance(function, ast.Name) and function.id in ("variants", "parts_of", "each_third"))
 
 
 def named_variants() -> Iterator[tuple[str, str]]:
     """Where each test or case is that `make test` leaves out, and the test that keeps its promise there."""
     for path, tree in sorted(files().items()):
-        is_marked = "variant" in (REPOSITORY / "tests" / path).read_text()
+        text = (REPOSITORY / "tests" / path).read_text()
+        is_marked = "variant" in text or "each_third" in text
         for node in ast.walk(tree) if is_marked else ():
             if isinstance(node, ast.Call) and makes_variants(node.func):
                 (of,) = [keyword.value for keyword in node.keywords if keyword.arg == "of"]

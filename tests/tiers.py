@@ -32,6 +32,12 @@ def variants(*cases: Any, of: str, ids: Iterable[str] | None = None) -> list[Any
     return _marked(cases, pytest.mark.variant(of=of), ids)
 
 
+def each_third(cases: Iterable[Any], *, of: str) -> list[Any]:
+    """Cases for `parametrize` of which `make test` runs each third; arguments as of `variants`."""
+    parts = [[case] if number % 3 == 0 else variants(case, of=of) for number, case in enumerate(cases)]
+    return [case for part in parts for case in part]
+
+
 def parts_of(seeds: range, *, check: int, test: int, of: str, part: int = 100) -> list[Any]:
     """Parts of a campaign's seeds for `parametrize`, each a range: the first ones are played by the quicker commands.
 

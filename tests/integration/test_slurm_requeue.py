@@ -417,6 +417,7 @@ def test_a_handler_finishes_where_slurm_gives_it_as_long(
     assert [run.stdout(1, rank).split()[-1] for rank in range(2)] == ["saved", "saved"], run.story()
 
 
+@pytest.mark.variant(of="test_a_blamed_node_is_excluded_from_the_next_start")
 @pytest.mark.mirrored
 def test_a_run_that_loses_too_many_nodes_goes_on_in_another_allocation(slurm_door: Door, slurm: Cluster) -> None:
     more = "requeue: {on: [node_loss]}\nelastic: {lease: 3s}\nsignals: {grace: 8s, restart_grace: 2s}"

@@ -242,6 +242,9 @@ def test_a_run_goes_on_whose_job_ends_with_its_scripts_node_as_the_next_attempt_
     assert assert_over(run, "SUCCEEDED", 0, killed=[host])["attempts"] == 3
 
 
+@pytest.mark.variant(
+    of="test_a_run_whose_job_a_person_cancels_is_over_if_its_script_is_killed_before_the_agents_have_left"
+)
 @pytest.mark.every_slurm
 def test_a_run_whose_script_a_person_kills_is_over_and_has_lost_no_node(slurm_door: Door, slurm: Cluster) -> None:
     """Slurm ends the job for the same reason as when it sets the script's node DOWN, and kills the agents, or not."""
@@ -270,7 +273,9 @@ def test_a_run_whose_script_a_person_kills_is_over_and_has_lost_no_node(slurm_do
 
 
 @pytest.mark.mirrored
-@pytest.mark.variant(of="test_a_run_whose_script_a_person_kills_is_over_and_has_lost_no_node")
+@pytest.mark.variant(
+    of="test_a_run_whose_job_a_person_cancels_is_over_if_its_script_is_killed_before_the_agents_have_left"
+)
 def test_a_run_whose_script_a_person_kills_long_after_a_loss_is_over_and_has_lost_no_node_since(
     slurm_door: Door, slurm: Cluster
 ) -> None:

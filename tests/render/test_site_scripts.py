@@ -26,6 +26,7 @@ from hpc_elastic.render.template import load_array_template
 from hpc_elastic.resolve.launch_plan import SubmissionContext, resolve_plan
 from hpc_elastic.shipped import shipped_directory
 from hpc_elastic.site.search import find_site
+from tests.tiers import each_third
 
 GOLDEN = Path(__file__).parent.parent / "golden" / "sites"
 CONFIGS = Path(shipped_directory("site-configs"))
@@ -104,7 +105,7 @@ def test_the_scripts_of_a_site_are_good_bash(site: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("site", SITES)
+@pytest.mark.parametrize("site", each_third(SITES, of="test_the_scripts_of_a_site_pass_shellcheck"))
 @pytest.mark.skipif(shutil.which("shellcheck") is None, reason="shellcheck is not installed")
 def test_the_scripts_of_a_site_pass_shellcheck(site: str, tmp_path: Path) -> None:
     paths = write_scripts(site, tmp_path)

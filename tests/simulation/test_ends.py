@@ -8,6 +8,7 @@ from tests.simulation.draws.kinds import KINDS
 from tests.simulation.planted.ends import END_BUGS, PlantedEnds
 from tests.simulation.rules.invariants import BrokenRuleError
 from tests.simulation.world import SimulatedRun
+from tests.tiers import each_third
 
 SEEDS = range(48)
 
@@ -21,7 +22,7 @@ def broken_by(seed: int, bug: str) -> str:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("bug", END_BUGS)
+@pytest.mark.parametrize("bug", each_third(END_BUGS, of="test_a_planted_bug_of_how_a_run_ends_is_found"))
 def test_a_planted_bug_of_how_a_run_ends_is_found(bug: str) -> None:
     words = END_BUGS[bug][2]
     assert any(words in broken_by(seed, bug) for seed in SEEDS), f"no seed of {len(SEEDS)} shows that {bug}"

@@ -10,6 +10,7 @@ from tests.simulation.planted.returns import BUGS, PlantedReturns
 from tests.simulation.rules.invariants import BrokenRuleError
 from tests.simulation.scenario import Fault, Role, Scenario
 from tests.simulation.world import SimulatedRun
+from tests.tiers import each_third
 
 SEEDS = range(400)
 # Where a bug shows that many seeds pass by: it is tried first. What changes the schedules changes this.
@@ -17,7 +18,7 @@ SEEN = {"a node that was lost twice is used like any other": 18}
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("bug", BUGS)
+@pytest.mark.parametrize("bug", each_third(BUGS, of="test_a_planted_bug_about_repeated_losses_is_found"))
 def test_a_planted_bug_about_repeated_losses_is_found(bug: str) -> None:
     def play_all() -> None:
         for seed in (SEEN.get(bug, 2), *SEEDS):

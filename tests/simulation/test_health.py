@@ -13,6 +13,7 @@ from tests.simulation.planted.health import BUGS, PlantedHealth
 from tests.simulation.rules.invariants import BrokenRuleError
 from tests.simulation.scenario import HEALTH, Fault, Role, Scenario
 from tests.simulation.world import SimulatedRun
+from tests.tiers import each_third
 
 SEEDS = range(800)
 # Where a bug shows that many seeds pass by: it is tried first. What changes the schedules changes these.
@@ -38,7 +39,7 @@ SEEN = {
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("bug", BUGS)
+@pytest.mark.parametrize("bug", each_third(BUGS, of="test_a_planted_bug_about_health_is_found"))
 def test_a_planted_bug_about_health_is_found(bug: str) -> None:
     def play_all() -> None:
         for scenario in chain([SEEN[bug]] if bug in SEEN else [], map(draw_health, SEEDS)):

@@ -8,7 +8,7 @@ from tests.simulation.draws.notices import draw_notices
 from tests.simulation.planted.notices import NOTICE_BUGS, PlantedNotice
 from tests.simulation.rules.invariants import BrokenRuleError
 from tests.simulation.world import SimulatedRun
-from tests.tiers import parts_of
+from tests.tiers import each_third, parts_of
 
 SEEDS = range(400)
 SEEN = {
@@ -55,6 +55,6 @@ def shows(seed: int, bug: str) -> bool:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("bug", NOTICE_BUGS)
+@pytest.mark.parametrize("bug", each_third(NOTICE_BUGS, of="test_a_planted_bug_of_notices_is_found"))
 def test_a_planted_bug_of_notices_is_found(bug: str) -> None:
     assert any(shows(seed, bug) for seed in (SEEN.get(bug, 0), *SEEDS)), f"no seed of {len(SEEDS)} shows that {bug}"

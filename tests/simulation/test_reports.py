@@ -8,6 +8,7 @@ from tests.simulation.draws.kinds import KINDS
 from tests.simulation.planted.reports import REPORT_BUGS, PlantedReports
 from tests.simulation.rules.invariants import BrokenRuleError
 from tests.simulation.world import SimulatedRun
+from tests.tiers import each_third
 
 SEEDS = range(60)
 SEEN = {
@@ -29,6 +30,6 @@ def shows(seed: int, bug: str) -> bool:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("bug", REPORT_BUGS)
+@pytest.mark.parametrize("bug", each_third(REPORT_BUGS, of="test_a_planted_bug_of_reports_is_found"))
 def test_a_planted_bug_of_reports_is_found(bug: str) -> None:
     assert any(shows(seed, bug) for seed in (SEEN.get(bug, 0), *SEEDS)), f"no seed of {len(SEEDS)} shows that {bug}"

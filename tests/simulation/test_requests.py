@@ -9,6 +9,7 @@ from tests.simulation.planted.requests import REQUEST_BUGS, PlantedRequests
 from tests.simulation.rules.invariants import BrokenRuleError
 from tests.simulation.scenario import Fault, Role, Scenario
 from tests.simulation.world import SimulatedRun
+from tests.tiers import each_third
 
 SEEDS = range(400)
 # Where a bug shows that many seeds pass by: it is tried first. What changes the schedules changes this.
@@ -38,6 +39,6 @@ def shows(seed: int, bug: str) -> bool:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("bug", REQUEST_BUGS)
+@pytest.mark.parametrize("bug", each_third(REQUEST_BUGS, of="test_a_planted_bug_of_requests_is_found"))
 def test_a_planted_bug_of_requests_is_found(bug: str) -> None:
     assert any(shows(seed, bug) for seed in (SEEN.get(bug, 0), *SEEDS)), f"no seed of {len(SEEDS)} shows that {bug}"

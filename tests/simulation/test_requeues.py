@@ -8,7 +8,7 @@ from tests.simulation.draws.requeues import draw_requeues
 from tests.simulation.planted.kept import KEPT_BUGS, PlantedKept
 from tests.simulation.rules.invariants import BrokenRuleError
 from tests.simulation.world import SimulatedRun
-from tests.tiers import parts_of, variants
+from tests.tiers import each_third, parts_of, variants
 
 SEEDS = range(400)
 AGAIN_AND_AGAIN = "a damaged file is chosen again and again"  # it takes 20 s to see it
@@ -50,7 +50,9 @@ def shows(seed: int, bug: str) -> bool:
 @pytest.mark.parametrize(
     "bug",
     [
-        *(bug for bug in KEPT_BUGS if bug != AGAIN_AND_AGAIN),
+        *each_third(
+            [bug for bug in KEPT_BUGS if bug != AGAIN_AND_AGAIN], of="test_a_planted_bug_of_kept_states_is_found"
+        ),
         *variants(AGAIN_AND_AGAIN, of="test_a_planted_bug_of_kept_states_is_found"),
     ],
 )

@@ -273,7 +273,13 @@ def test_what_was_found_stays_mended(found: str, seed: int) -> None:
     assert result.state is RunState.SUCCEEDED
 
 
-@pytest.mark.parametrize("seed", [0, 1, *longer(*range(2, 20))])
+@pytest.mark.parametrize(
+    "seed",
+    [
+        *(0, 1, *longer(2, 3)),
+        *variants(*range(4, 20), of="test_a_pause_of_the_head_beside_a_killed_agent_is_one_loss_and_not_all_of_them"),
+    ],
+)
 def test_a_pause_of_the_head_beside_a_killed_agent_is_one_loss_and_not_all_of_them(seed: int) -> None:
     faults = Fault(what="pause", node=HEAD, at=6.0, lasts_s=10.0), Fault(what="kill_agent", node=SECOND, at=6.3)
     result, run = the_result(elastic(3, 2, *faults, seed=seed, max_node_losses=1, join_timeout_s=5.0))

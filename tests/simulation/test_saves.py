@@ -9,12 +9,15 @@ from tests.simulation.planted.saves import BUGS, IGNORES_FENCE, PlantedSaves
 from tests.simulation.rules.invariants import BrokenRuleError
 from tests.simulation.scenario import Fault, Role, Scenario
 from tests.simulation.world import SimulatedRun
+from tests.tiers import each_third
 
 SEEDS = range(300)
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("bug", [bug for bug in BUGS if bug != IGNORES_FENCE])
+@pytest.mark.parametrize(
+    "bug", each_third([bug for bug in BUGS if bug != IGNORES_FENCE], of="test_a_planted_bug_about_saves_is_found")
+)
 def test_a_planted_bug_about_saves_is_found(bug: str) -> None:
     def play_all() -> None:
         for seed in SEEDS:

@@ -13,7 +13,7 @@ from tests.simulation.draws.spares import draw_spares
 from tests.simulation.rules.invariants import BrokenRuleError
 from tests.simulation.scenario import HEAD, Fault, Role, Scenario
 from tests.simulation.world import SimulatedRun
-from tests.tiers import longer
+from tests.tiers import longer, variants
 
 SEEDS = range(400)
 AT = 20.0
@@ -128,7 +128,10 @@ def test_a_member_that_is_only_slow_goes_on_and_not_the_spare_beside_it(lasts_s:
 
 
 @pytest.mark.parametrize("lasts_s", [8.0, 12.0, 30.0, 50.0])
-@pytest.mark.parametrize("seed", [0, *longer(1, 2, 3)])
+@pytest.mark.parametrize(
+    "seed",
+    [0, *longer(1), *variants(2, 3, of="test_a_spare_never_goes_on_beside_a_head_that_is_only_silent")],
+)
 def test_a_spare_never_goes_on_beside_a_head_that_is_only_silent(lasts_s: float, seed: int) -> None:
     for what in ("pause", "partition"):
         run = the_run(1, 1, Fault(what=what, node=0, side=(0,), at=AT, lasts_s=lasts_s), seed=seed)

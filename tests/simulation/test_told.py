@@ -8,6 +8,7 @@ from tests.simulation.draws.kinds import KINDS
 from tests.simulation.planted.told import BUGS, PlantedTold
 from tests.simulation.rules.invariants import BrokenRuleError
 from tests.simulation.world import SimulatedRun
+from tests.tiers import each_third
 
 SEEDS = range(60)
 SHOWN_BY = {
@@ -25,7 +26,7 @@ def play_until_found(bug: str) -> None:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("bug", BUGS)
+@pytest.mark.parametrize("bug", each_third(BUGS, of="test_a_bug_in_what_is_told_is_found"))
 def test_a_bug_in_what_is_told_is_found(bug: str) -> None:
     with pytest.raises(BrokenRuleError):
         play_until_found(bug)

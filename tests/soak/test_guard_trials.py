@@ -8,15 +8,13 @@ from pathlib import Path
 import pytest
 
 from tests.soak.guard_trials import Fault, Trial, measure_start, play, play_soundly
-from tests.tiers import variants
 
 A_TRIAL = Trial(seed=0, fault=Fault.FROZEN, step=1, deadline_s=1.5, kills_guard_s=0.1, is_blocked=True)
 
 
+@pytest.mark.variant(of="test_a_frozen_agent_has_its_workers_killed_by_its_guard_and_leaves_when_it_wakes")
 @pytest.mark.long
-@pytest.mark.parametrize(
-    "fault", [Fault.FROZEN, *variants(Fault.GUARD_KILLED, of="test_no_worker_outlives_its_deadline")]
-)
+@pytest.mark.parametrize("fault", [Fault.FROZEN, Fault.GUARD_KILLED])
 def test_no_worker_outlives_its_deadline(tmp_path: Path, fault: Fault) -> None:
     """On a busy machine a worker takes seconds to begin: its deadline is after that."""
     steps, beat_s = measure_start(tmp_path)
@@ -25,7 +23,7 @@ def test_no_worker_outlives_its_deadline(tmp_path: Path, fault: Fault) -> None:
     assert not outcome.is_broken, outcome
 
 
-@pytest.mark.variant(of="test_no_worker_outlives_its_deadline")
+@pytest.mark.variant(of="test_a_frozen_agent_has_its_workers_killed_by_its_guard_and_leaves_when_it_wakes")
 @pytest.mark.long
 def test_a_trial_notices_workers_that_nobody_ends(tmp_path: Path) -> None:
     """The agent is frozen when they have started, and then its guard is killed.
