@@ -126,6 +126,9 @@ EQUIVALENT: dict[str, str] = {
         "agent.drivers.coordinator: left out: self._forget(connection)": (
             "a connection that was closed here brings nothing any more, and its end is told of one who is no member"
         ),
+        "membership.gathering: true for false: self._is_waiting_for_returns = False": (
+            "what is asked when the round may close sets it; a head is only asked once more, at once"
+        ),
         "membership.gathering: left out: self.begin(now)": "the head that makes it begins its first round itself",
         "agent.records.journal: and for or: request.kind in ASKED and request.id": (
             "what else has an id is a stop: one at once is read beside it, and those of an earlier head are passed over"
