@@ -321,7 +321,12 @@ class Searches:
         require(shortest_s <= dial.within_s <= longest_s, f"{what}, not {shortest_s} to {longest_s} s")
 
     def _check_pause(self, agent: Agent, discovery: HeadDiscovery, search: _Search, dial: Dial) -> None:
-        """Who asks one node alone waits twice as long before each round, up to half a second."""
+        """Who asks one node alone waits twice as long before each round, up to half a second.
+
+        Who has tried to claim the allocation meanwhile has had rounds before there was anybody to ask.
+        """
+        if discovery._claims:
+            return
         asked, last = search.asked, search.asked[-1]
         if {each.node for each in asked} != {dial.node} or last.ended_at is None:
             return
