@@ -12,7 +12,7 @@ import pytest
 
 from tests import tested_on
 from tests.architecture import no_garbage_looked_for
-from tests.tiers import first_of, longer, variants
+from tests.tiers import each_third, first_of, longer, variants
 
 REPOSITORY = Path(__file__).parents[1]
 MAKEFILE = (REPOSITORY / "Makefile").read_text()
@@ -186,6 +186,11 @@ def test_longer_cases_have_the_mark() -> None:
 def test_the_first_cases_have_no_mark() -> None:
     cases = first_of({"one": 1, "two": (2, 3)}, 1)
     assert [(each.id, each.values, len(each.marks)) for each in cases] == [("one", (1,), 0), ("two", (2, 3), 1)]
+
+
+def test_each_third_case_has_no_mark() -> None:
+    cases = each_third("abcd", of="test_variants_are_cases_with_the_mark")
+    assert [case if isinstance(case, str) else case.values for case in cases] == ["a", ("b",), ("c",), "d"]
 
 
 def test_variants_are_cases_with_the_mark() -> None:

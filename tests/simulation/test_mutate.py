@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
 
 from tests.simulation import mutate
 from tests.simulation.draws.kinds import WEIGHTS
+from tests.simulation.mutation import scenes
 from tests.simulation.mutation.aimed import Trial, trials
 from tests.tiers import variants
 
@@ -95,3 +98,12 @@ def test_a_schedule_that_the_code_as_it_is_does_not_survive_catches_nothing() ->
 def test_a_schedule_that_is_left_out_is_not_played() -> None:
     listed = trials([], WEIGHTS, mutate.TRIED, 2)
     assert mutate.play(None, 2, {}, listed) == mutate.SURVIVES
+
+
+def test_a_test_with_a_schedule_of_its_own_notices_an_edit_and_passes_without(
+    checkout: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(scenes, "FILES", ("machines",))
+    mutation = mutation_of("hpc_elastic.membership.head: left out: self.phase = HeadPhase.RUNNING")
+    assert scenes.failed_test(checkout, json.dumps(asdict(mutation))).startswith("test_machines.py::")
+    assert scenes.failed_test(checkout, None) == ""

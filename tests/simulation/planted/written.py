@@ -61,6 +61,10 @@ def _for_long(_: float) -> float:
     return 0.2
 
 
+def _with_a_long_first(pauses_s: tuple[float, ...]) -> tuple[float, ...]:
+    return (0.2, *pauses_s[1:])
+
+
 def _unless_silent(_: Callable[..., Any]) -> Callable[..., Any]:
     return lambda search, turns, now: [node for node in turns if node not in search._silent]
 
@@ -110,7 +114,7 @@ WRITTEN_BUGS: Mapping[str, tuple[Any, str, Callable[..., Any], str, str]] = {
     "nobody reads the lines of a head": (HeadSide, "_claiming", _in_a_low_voice, "failures", "its own log alone"),
     "a cause names its node twice": (judge, "_cause_in", _with_its_name_twice, "foretold", "names the node"),
     "ranks that wait are taken for those that hang": (judge, "StoppedRanks", _of_nobody, "timeouts", "all waited for"),
-    "the first pause of a search is long": (discovery, "FIRST_PAUSE_S", _for_long, "spares", "again after"),
+    "the first pause of a search is long": (discovery, "DIAL_PAUSES_S", _with_a_long_first, "spares", "again after"),
     "a silent node is not asked again": (HeadDiscovery, "_near", _unless_silent, "flapping", "not once meanwhile"),
     "all silent nodes are asked in each round": (
         HeadDiscovery,
