@@ -104,6 +104,7 @@ def test_a_test_with_a_schedule_of_its_own_notices_an_edit_and_passes_without(
     checkout: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(scenes, "FILES", ("machines",))
+    monkeypatch.setenv("HPC_ELASTIC_REQUIRE_SLURM", "24.11")  # as in a run that plays on Slurm: not for those tests
     mutation = mutation_of("hpc_elastic.membership.head: left out: self.phase = HeadPhase.RUNNING")
     assert scenes.failed_test(checkout, json.dumps(asdict(mutation))).startswith("test_machines.py::")
     assert scenes.failed_test(checkout, None) == ""
