@@ -17,6 +17,7 @@ from tests.simulation.world import SimulatedRun
         pytest.param(880047, id="a node that fell silent long ago has time to come back when it is needed"),
         pytest.param(880055, id="who is back takes part after a restart that was asked for"),
         pytest.param(28000018, id="a drained node that is there keeps no spare out"),
+        pytest.param(72000485, id="the last worker ends before an announced stop is due"),
         pytest.param(880145, id="a head that took over awaits its silent predecessor when it is needed"),
     ],
 )

@@ -364,7 +364,9 @@ class Foretold:
         if not self.is_played:
             return
         coming, now = self._next, self._run.clock.now
-        if coming is None and not self._is_finished:
+        is_stop = coming is not None and coming.reason == "stop_requested"
+        is_before = is_stop and result.reason == "succeeded" and self._calm_at < self._run.witness.last_end_at
+        if is_before or (coming is None and not self._is_finished):  # the last worker ends before a stop is due
             coming = Next("the success", 0.0, self._run.witness.last_end_at + SOON_S, reason="succeeded")
         what = f"the result, {result.reason}: {result.cause},"
         require(coming is not None and bool(coming.reason), f"{what} comes, and {coming} was to")
