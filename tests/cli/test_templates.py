@@ -9,7 +9,7 @@ import pytest
 from hpc_elastic.cli.main import main
 from hpc_elastic.render.contract import contract_line, declared_contract, why_refused
 from hpc_elastic.shipped import shipped_directory
-from tests.tiers import longer
+from tests.tiers import each_third, variants
 
 Capture = pytest.CaptureFixture[str]
 SHIPPED = Path(shipped_directory("templates"))
@@ -48,9 +48,12 @@ def test_lint_finds_nothing_wrong_with_ours(name: str, workplace: Path, capsys: 
     "text",
     [
         block("before", "ulimit -c 0", "scratch={{ run_dir }}", ': "$scratch" {{ name }}'),
-        block("header", "#SBATCH --comment=x"),
-        block("after", "rm -f nothing"),
-        block("environment", "export NCCL_DEBUG=WARN"),
+        *variants(
+            block("header", "#SBATCH --comment=x"),
+            block("after", "rm -f nothing"),
+            block("environment", "export NCCL_DEBUG=WARN"),
+            of="test_lint_finds_nothing_wrong_with_an_override_of_a_block",
+        ),
         block("before", "srun --ntasks=1 true"),
     ],
 )
@@ -75,7 +78,7 @@ WRONG = {
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("case", [*list(WRONG)[:4], *longer(*list(WRONG)[4:])])
+@pytest.mark.parametrize("case", each_third(WRONG, of="test_lint_tells_what_breaks_the_contract"))
 def test_lint_tells_what_breaks_the_contract(case: str, workplace: Path, capsys: Capture) -> None:
     text, messages = WRONG[case]
     assert main(["templates", "lint", write_template(workplace, text)]) == 3

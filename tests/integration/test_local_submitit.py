@@ -153,6 +153,7 @@ def fail_once(marker: str) -> str:
     return f"attempt {attempt}"
 
 
+@pytest.mark.variant(of="test_a_job_that_fails_has_the_cause_and_the_remote_traceback")
 def test_a_worker_that_raised_in_an_earlier_attempt_does_not_fail_the_job(
     executor: submitit.AutoExecutor, tmp_path: Path
 ) -> None:
@@ -263,6 +264,7 @@ def test_the_signal_comes_before_the_time_limit(executor: submitit.AutoExecutor,
     assert (first, second > 0) == (0, True)
 
 
+@pytest.mark.variant(of="test_a_checkpointable_goes_on_from_its_checkpoint")
 def test_a_function_without_checkpoint_ends_at_its_time_limit_and_says_so(executor: submitit.AutoExecutor) -> None:
     executor.update_parameters(hpcelastic_time="8s", hpcelastic_restart={"max_restarts": 3})
     job = executor.submit(wait_for_ever)
@@ -289,6 +291,7 @@ def talk() -> None:
     os.write(2, b"complained\n")
 
 
+@pytest.mark.variant(of="test_the_first_example")
 def test_stderr_can_go_to_stdout(executor: submitit.AutoExecutor) -> None:
     executor.update_parameters(stderr_to_stdout=True)
     job = executor.submit(talk)

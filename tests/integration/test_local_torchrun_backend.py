@@ -107,6 +107,7 @@ def test_the_failure_without_a_restart_left_ends_all_torchruns_with_its_cause(fo
         step.assert_nothing_left()
 
 
+@pytest.mark.variant(of="test_a_crash_of_one_worker_restarts_all_at_a_fresh_store_and_they_finish")
 def test_a_run_directory_that_is_moved_is_not_made_again_and_the_run_goes_on_when_it_is_back(folder: Path) -> None:
     with local_step(folder, 2, "2") as step:
         step.wait_for(1, 2)
@@ -128,6 +129,7 @@ def test_a_run_directory_that_is_moved_is_not_made_again_and_the_run_goes_on_whe
         step.assert_nothing_left()
 
 
+@pytest.mark.variant(of="test_a_crash_of_one_worker_restarts_all_at_a_fresh_store_and_they_finish")
 def test_workers_that_cannot_be_started_end_the_run_and_are_its_cause(folder: Path) -> None:
     with local_step(folder, 1, "1", command=("--no-python", "no-such-program")) as step:
         assert step.exit_codes() == [1]

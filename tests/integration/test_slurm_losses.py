@@ -85,7 +85,7 @@ def test_a_killed_agent_ends_the_run_at_once_and_leaves_no_worker(slurm_door: Do
     slurm.wait_for_job(run.job_id, "FAILED")
 
 
-@pytest.mark.every_slurm
+@pytest.mark.mirrored
 def test_a_step_that_is_killed_whole_has_a_result_from_its_script_at_once(
     slurm_door: Door, slurm: Cluster, record_property: Note
 ) -> None:

@@ -20,7 +20,6 @@ import pytest
 from tests.integration.conftest import Door, Run
 from tests.integration.slurm_jobs import agent_outputs, events, script_output, write_job
 from tests.slurm_sandbox.cluster import Cluster, wait_until
-from tests.tiers import variants
 
 pytestmark = pytest.mark.slurm
 
@@ -137,17 +136,9 @@ def test_a_node_that_never_starts_and_one_with_another_secret(slurm_door: Door, 
     assert script_output(run).count("srun: got SIGCONT") <= 3  # it is not told to go on each second
 
 
-@pytest.mark.mirrored
-@pytest.mark.parametrize(
-    "lacks",
-    [
-        "run directory",
-        *variants(
-            "python",
-            of="test_a_node_that_can_start_no_agent_is_not_waited_for_and_the_job_starts_again_without_it",
-        ),
-    ],
-)
+@pytest.mark.every_slurm
+@pytest.mark.variant(of="test_the_job_starts_again_without_a_node_that_is_not_fit_to_take_part")
+@pytest.mark.parametrize("lacks", ["run directory", "python"])
 def test_a_node_that_can_start_no_agent_is_not_waited_for_and_the_job_starts_again_without_it(
     slurm_door: Door, slurm: Cluster, tmp_path: Path, lacks: str
 ) -> None:

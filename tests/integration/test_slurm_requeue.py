@@ -214,7 +214,8 @@ def test_a_preempted_run_goes_on_however_slurm_preempts(
         assert requeues_of(run) == [(1, "preempted")]
 
 
-@pytest.mark.mirrored
+@pytest.mark.every_slurm
+@pytest.mark.variant(of="test_a_preempted_run_goes_on_however_slurm_preempts")
 def test_a_preempted_run_goes_on_whose_script_alone_somebody_has_signalled_before(
     slurm_door: Door, slurm: Cluster
 ) -> None:
@@ -329,7 +330,7 @@ def test_a_run_whose_job_a_person_cancels_is_over_if_its_script_is_killed_before
     assert not requeues_of(run)
 
 
-@pytest.mark.every_slurm
+@pytest.mark.mirrored
 @pytest.mark.parametrize("is_script_killed", [True, False], ids=["script killed", "script lives"])
 def test_a_run_whose_job_a_person_cancels_within_the_grace_of_a_preemption_is_over(
     slurm_door: Door, slurm: Cluster, is_script_killed: bool
@@ -614,7 +615,8 @@ def test_a_chained_job_goes_on_though_the_reservation_of_its_script_is_over(slur
     assert told in script_output(run, second)
 
 
-@pytest.mark.mirrored
+@pytest.mark.every_slurm
+@pytest.mark.variant(of="test_a_chained_job_goes_on_where_the_site_forbids_requeues")
 def test_a_job_that_slurm_never_requeues_goes_on_as_another_job(slurm_door: Door, slurm: Cluster) -> None:
     """A site's job_submit plugin, or an administrator, has it so: nobody knew of it at the submission."""
     write_job(slurm_door, TRAINS_ON, nodes="2", workers="1", more="requeue: {on: [preempted, time_limit]}")

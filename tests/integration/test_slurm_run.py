@@ -166,7 +166,8 @@ def test_run_beside_a_step_that_holds_the_nodes_says_why_it_waits(slurm_door: Do
     assert told in errors
 
 
-@pytest.mark.mirrored
+@pytest.mark.every_slurm
+@pytest.mark.variant(of="test_run_beside_a_step_that_holds_the_nodes_ends_soon_after_its_allocation_is_cancelled")
 def test_run_whose_agents_load_python_for_long_does_not_blame_another_step(slurm_door: Door, slurm: Cluster) -> None:
     """As on a slow file system: Slurm has started the agents, and they have not said a word yet."""
     waits = f'[ -z "${{SLURM_STEP_ID-}}" ] || until [ -e {slurm_door.folder}/loaded ]; do sleep 0.1; done'

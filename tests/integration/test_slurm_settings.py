@@ -123,7 +123,7 @@ def test_who_waits_is_told_of_a_prolog_that_fails_again_and_again(
     assert_over(run, "SUCCEEDED", 0)
 
 
-@pytest.mark.every_slurm
+@pytest.mark.mirrored
 def test_a_waiting_job_that_cannot_end_before_its_deadline_has_not_reached_its_time_limit(
     slurm_door: Door, slurm: Cluster
 ) -> None:
@@ -175,7 +175,8 @@ def test_a_script_whose_node_an_administrator_sets_down_is_no_cancelled_one(slur
     assert result() in ends[slurm.version == "26.05" :], run.story()
 
 
-@pytest.mark.mirrored
+@pytest.mark.every_slurm
+@pytest.mark.variant(of="test_the_batch_host_loses_power_while_it_trains")
 def test_a_run_whose_scripts_node_is_set_down_goes_on_in_another_job(slurm_door: Door, slurm: Cluster) -> None:
     """Where Slurm ends the job with its script (22.05 and 24.11); 26.05 lets the others go on in this one."""
     write_job(slurm_door, TRAINS_ON, nodes="{min: 1, max: 2}", workers="1", more=ON_LOSS)
@@ -218,7 +219,8 @@ def make_writers_wait(path: str) -> Callable[[], None]:
     return go_on
 
 
-@pytest.mark.mirrored
+@pytest.mark.every_slurm
+@pytest.mark.variant(of="test_the_batch_host_loses_power_while_it_trains")
 def test_a_run_goes_on_whose_job_ends_with_its_scripts_node_as_the_next_attempt_starts(
     slurm_door: Door, slurm: Cluster
 ) -> None:
@@ -314,7 +316,7 @@ def test_a_run_in_an_allocation_that_slurm_ends_for_a_failed_node_is_no_cancelle
     assert assert_over(run, "FAILED", 7, killed=["node2"])["reason"] == "node_lost", run.story()
 
 
-@pytest.mark.variant(of="test_a_node_that_can_start_no_agent_is_not_waited_for_and_the_job_starts_again_without_it")
+@pytest.mark.variant(of="test_the_job_starts_again_without_a_node_that_is_not_fit_to_take_part")
 @pytest.mark.mirrored
 def test_a_node_whose_task_prolog_fails_is_left_out_at_the_next_start(
     slurm_door: Door, slurm: Cluster, tmp_path: Path

@@ -86,7 +86,7 @@ def test_cancel_of_a_run_that_waits_for_nodes(slurm_door: Door, slurm: Cluster) 
     assert assert_over(run, "CANCELLED", 10)["written_by"] == "login"
 
 
-@pytest.mark.every_slurm
+@pytest.mark.mirrored
 def test_cancel_of_a_running_run_gives_the_workers_their_grace(slurm_door: Door, slurm: Cluster) -> None:
     run = start(slurm_door, ranks=4, nodes="2")
     done = slurm_door.run("cancel", run.job_id)

@@ -375,7 +375,8 @@ def test_a_job_that_needs_a_node_that_refuses_the_agents_ends_with_its_name(slur
     assert output.read_text().count("hpc_elastic: run directory ") == 2
 
 
-@pytest.mark.mirrored
+@pytest.mark.every_slurm
+@pytest.mark.variant(of="test_a_requeued_job_goes_on_in_the_next_allocation")
 def test_an_agent_that_a_requeue_has_not_reached_does_not_end_the_run_for_want_of_nodes(
     slurm_door: Door, slurm: Cluster
 ) -> None:

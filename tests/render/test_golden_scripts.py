@@ -21,6 +21,7 @@ from hpc_elastic.render.array import render_array_script
 from hpc_elastic.render.script import load_template, render_script
 from hpc_elastic.render.template import load_array_template
 from tests.plans import make_local_plan, make_plan
+from tests.tiers import each_third
 
 MOUNTS = (
     MountPlan(source="/home/ada/digits", target="/home/ada/digits"),
@@ -141,7 +142,7 @@ def test_the_golden_script_is_good_bash(name: str) -> None:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", each_third(NAMES, of="test_the_golden_script_passes_shellcheck"))
 @pytest.mark.skipif(shutil.which("shellcheck") is None, reason="shellcheck is not installed")
 def test_the_golden_script_passes_shellcheck(name: str) -> None:
     # A setup line sources a file that is only on the cluster; hostile text looks as if it should expand.

@@ -60,6 +60,7 @@ def test_a_planted_bug_is_found(bug: str) -> None:
         play(first_seed(bug), Planted(bug))
 
 
+@pytest.mark.variant(of="test_the_tool_shrinks_a_seed")
 @pytest.mark.long
 def test_a_failing_schedule_is_made_smaller_as_long_as_it_fails() -> None:
     plant = Planted("a failure in one role stops all")

@@ -376,8 +376,9 @@ def test_a_head_that_cannot_claim_leaves_no_worker_behind_that_others_do_not_kno
     ("nodes", "least", "stall_s"),
     [
         (20, 2, 7.5),
-        (20, 2, 8.5),
-        *variants((40, 20, 8.0), of="test_a_stall_of_the_head_within_its_lease_costs_an_attempt_and_no_node"),
+        *variants(
+            (20, 2, 8.5), (40, 20, 8.0), of="test_a_stall_of_the_head_within_its_lease_costs_an_attempt_and_no_node"
+        ),
     ],
 )
 def test_a_stall_of_the_head_within_its_lease_costs_an_attempt_and_no_node(

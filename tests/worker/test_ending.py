@@ -109,6 +109,7 @@ dist.destroy_process_group()
 """
 
 
+@pytest.mark.variant(of="test_ends_as_plain_python_does")
 @pytest.mark.long
 def test_the_names_stay_while_threads_of_a_process_group_may_wait_for_the_main_thread(runner: Runner) -> None:
     """DistributedDataParallel holds one beyond `destroy_process_group`, whose destructor may never return."""

@@ -145,7 +145,7 @@ class Seen:
         write(1, b"dropped\n")
 
 
-@pytest.mark.variant(of="test_the_names_stay_while_threads_of_a_process_group_may_wait_for_the_main_thread")
+@pytest.mark.variant(of="test_ends_as_plain_python_does")
 @pytest.mark.long
 @pytest.mark.parametrize(("is_held", "said"), [(True, ""), (False, "dropped\n")])
 def test_variables_of_a_function_stay_while_threads_of_a_process_group_may_wait_for_it(
