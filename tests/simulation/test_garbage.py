@@ -42,6 +42,7 @@ def test_an_error_in_a_child_is_told_and_names_its_seed(capfd: pytest.CaptureFix
     assert "ValueError: of seed 0" in capfd.readouterr().err
 
 
+@pytest.mark.long
 def test_what_tests_have_left_is_collected_once_it_is_much() -> None:
     held = Held(grows_by_mb=40)
     assert not held.collect_if_grown()

@@ -42,6 +42,7 @@ allocations = st.builds(
 )
 
 
+@pytest.mark.long
 @given(st.lists(allocations, max_size=3), st.booleans())
 def test_the_spans_add_up_to_the_whole_allocations_without_gap_or_overlap(
     found: list[AllocationTimes], are_comparable: bool

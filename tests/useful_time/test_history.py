@@ -137,6 +137,7 @@ def test_the_uses_add_up_to_the_allocations_whatever_the_records_say(
     assert all(span.end > span.begin for span in spans)
 
 
+@pytest.mark.long
 @given(runs)
 def test_a_run_that_is_at_work_is_counted_until_now(run: MadeRun) -> None:
     told = Telling(replace(run, ahead={}))
