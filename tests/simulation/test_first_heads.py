@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import replace
 
 import pytest
 
 from hpc_elastic.agent.rendezvous.search import HeadSearch
+from hpc_elastic.membership.discovery import MOST_CLAIMS, ClaimAllocation
 from tests.simulation.draws.general import draw
 from tests.simulation.draws.unopened import draw_unopened
 from tests.simulation.rules.invariants import BrokenRuleError
+from tests.simulation.scenario import Fault, Role, Scenario
 from tests.simulation.world import SimulatedRun
 
 # All give the dead head up in the same second, on a file server that takes as long for each answer; and one of them
@@ -43,3 +46,115 @@ def test_a_run_that_ends_for_want_of_nodes_that_are_there_breaks_a_rule(monkeypa
     monkeypatch.setattr(HeadSearch, "_has_successor", finds_none)
     with pytest.raises(BrokenRuleError, match=r"ends for want of nodes, and .* have been there"):
         SimulatedRun(draw_unopened(AT_ONCE["agent killed"])).play()
+
+
+# Placed by hand: the head is killed while it waits for a node that never comes. The other agents lose it in the same
+# moment, and node1, node3 and node2 may claim the next allocation, in this order of succession.
+
+KILLED_AT = 4.0
+TURNS = ("node1", "node3", "node2")
+
+
+def who_claim(
+    *faults: Fault, killed: int = 1, disk_s: float = 0.01, join_timeout_s: float = 60.0
+) -> tuple[SimulatedRun, dict[str, float]]:
+    """A run that has been played, and when each agent has first tried to claim the next allocation.
+
+    `killed`: how many, the head and then those whose turn comes first.
+    """
+    numbers = [0, *(int(name.removeprefix("node")) for name in TURNS)][:killed]
+    role = Role(name="trainer", restart="restart_all", nodes_min=1, nodes_max=5, workers=(1,), work_s=5.0)
+    run = SimulatedRun(
+        Scenario(
+            seed=1,
+            roles=(role,),
+            nodes=5,
+            lease_s=3.0,
+            join_timeout_s=join_timeout_s,
+            disk_s=(disk_s,),
+            faults=(
+                Fault(what="never_starts", node=4),
+                *(Fault(what="kill_agent", node=number, at=KILLED_AT) for number in numbers),
+                *faults,
+            ),
+        )
+    )
+    run.play()
+    assert [result.reason for result in run.disk.results] == ["succeeded"]
+    claimed: dict[str, float] = {}
+    for at, who, what in run.events:
+        if isinstance(what, ClaimAllocation):
+            claimed.setdefault(who, at)
+    return run, claimed
+
+
+def stalled(node: int, lasts_s: float, at: float = KILLED_AT) -> Fault:
+    return Fault(what="stall_disk", node=node, at=at, lasts_s=lasts_s)
+
+
+@pytest.mark.parametrize("gone", [0, 1, 2])
+def test_an_agent_claims_half_a_second_later_for_each_one_before_it(gone: int) -> None:
+    """On a quick disk: however little a look at the claims takes, and whatever the others do that are gone, too."""
+    _, claimed = who_claim(killed=1 + gone)
+    assert next(iter(claimed)) == TURNS[gone]
+    assert 0.5 * gone <= claimed[TURNS[gone]] - KILLED_AT < 0.5 * gone + 0.1
+
+
+def test_where_a_look_takes_long_the_others_see_the_claim_of_the_first_before_their_turn() -> None:
+    """Else all would claim on a slow disk before they see each other's claims."""
+    run, claimed = who_claim(Fault(what="stall_disks", at=KILLED_AT, lasts_s=2.0))
+    assert list(claimed) == ["node1"]
+    assert run.disk.claims[1].members == ("node1", "node2", "node3")
+
+
+def test_one_whose_disk_is_a_little_slower_than_those_of_the_others_still_claims_first() -> None:
+    """Their next look is a quick one: it halves the time for which they wait, and does not end it."""
+    run, claimed = who_claim(stalled(1, 10.6), stalled(2, 9.0), stalled(3, 9.0), join_timeout_s=20.0)
+    assert list(claimed) == ["node1"]
+    assert run.disk.claims[1].members == ("node1", "node2", "node3")
+
+
+def test_one_slow_look_delays_a_claim_by_no_more_than_it_took() -> None:
+    """The disk is a quick one again, and nobody is left before this agent."""
+    lasts_s = 2.0
+    _, claimed = who_claim(Fault(what="stall_disks", at=KILLED_AT, lasts_s=lasts_s), killed=3)
+    assert list(claimed) == ["node2"]
+    assert KILLED_AT + lasts_s < claimed["node2"] < KILLED_AT + 2 * lasts_s + 0.1
+
+
+def test_an_agent_whose_disk_stands_still_claims_after_the_half_of_join_timeout() -> None:
+    """Two looks of nine seconds are longer than that; then it would have given up before its turn."""
+    first, again = (
+        Fault(what="stall_disks", at=at, lasts_s=lasts_s) for at, lasts_s in ((KILLED_AT, 9.0), (13.5, 15.0))
+    )
+    _, claimed = who_claim(first, again, killed=3, join_timeout_s=20.0)
+    assert list(claimed) == ["node2"]
+    assert claimed["node2"] == pytest.approx(KILLED_AT + 9.0 + 10.0, abs=0.1)
+
+
+@pytest.mark.parametrize(
+    ("sides", "disk_s"),
+    [pytest.param(((0,), (1,), (2,), (3,)), 0.5, id="alone"), pytest.param(((0, 1),), 0.01, id="two and two")],
+)
+def test_sides_of_a_cut_network_that_all_lack_nodes_claim_eight_times_and_no_more(
+    sides: tuple[tuple[int, ...], ...], disk_s: float
+) -> None:
+    """Each would take the claim of another side for the reason to go on, and nobody would end the run."""
+    role = Role(name="trainer", restart="restart_all", nodes_min=4, nodes_max=4, workers=(1,), work_s=5.0)
+    late = Fault(what="starts_late", node=3, lasts_s=5.0)
+    cuts = [Fault(what="partition", side=side, at=KILLED_AT, lasts_s=10_000.0) for side in sides]
+    run = SimulatedRun(
+        Scenario(
+            seed=25,
+            roles=(role,),
+            nodes=4,
+            lease_s=3.0,
+            join_timeout_s=10.0,
+            disk_s=(disk_s,),
+            faults=(late, *cuts),
+        )
+    )
+    run.play()
+    assert [result.reason for result in run.disk.results] == ["nodes_missing"]
+    tries = Counter(who for _, who, what in run.events if isinstance(what, ClaimAllocation))
+    assert max(tries.values()) == MOST_CLAIMS

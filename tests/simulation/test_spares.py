@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from functools import partial
 from unittest import mock
 
 import pytest
 
 from hpc_elastic.membership import discovery
+from hpc_elastic.membership.discovery import Dial
 from hpc_elastic.membership.succession import LostHead, Order
 from hpc_elastic.rundir.records import RunResultRecord
 from tests.simulation.draws.spares import draw_spares
@@ -151,3 +153,47 @@ def test_a_spare_whose_connection_is_reset_asks_its_head_and_takes_nothing_over(
     run = the_run(1, 1, Fault(what="reset", node=1, at=at))
     assert {claim.head for claim in run.disk.claims.values()} == {"node0"}
     assert run.disk.results[0].reason == "succeeded"
+
+
+# Spares that gather, or look for the one that does, where two nodes cannot reach each other.
+
+
+def the_run_where_nodes_are_cut_off(spares: int, *cuts: tuple[int, int, float, float]) -> SimulatedRun:
+    """A run of 60 s of work of two members, both of which are killed. A cut: two nodes, since when, and until when."""
+    role = Role(name="trainer", restart="restart_all", nodes_min=1, nodes_max=2, workers=(1,), work_s=60.0)
+    run = SimulatedRun(Scenario(seed=1, roles=(role,), nodes=2 + spares, faults=(killed(0), killed(1))))
+
+    def cut(one: int, other: int, until: float) -> None:
+        run.network.close(one, other, until)
+        run.network.close(other, one, until)
+
+    for one, other, since, until in cuts:
+        run.clock.at(since, partial(cut, one, other, until))
+    run.play()
+    return run
+
+
+def test_a_spare_that_gathers_does_not_leave_for_a_later_one_that_another_spare_names() -> None:
+    """node3 and node4 gather apart from each other, for node2 has never heard that the head is dead.
+
+    node2 finds node4 first. As soon as node3 reaches node2, it is told of node4, and goes on: who is later in the order
+    leaves for it, as soon as the two reach each other. Else each could leave for the other.
+    """
+    reaches_node2_at, reaches_node4_at = 30.0, 34.0
+    run = the_run_where_nodes_are_cut_off(
+        3, (0, 2, 19.9, 100.0), (2, 3, 19.0, reaches_node2_at), (3, 4, 19.0, reaches_node4_at)
+    )
+    assert {who for _, who, what in run.events if isinstance(what, discovery.Gather)} == {"node3", "node4"}
+    (left,) = [(who, at) for at, who, what in run.events if isinstance(what, discovery.StepDown)]
+    assert left[0] == "node4"
+    assert left[1] >= reaches_node4_at
+    assert not any(what.node == "node4" for _, who, what in run.events if who == "node3" and isinstance(what, Dial))
+    assert (run.disk.claims[2].head, the_result(run).reason) == ("node3", "succeeded")
+
+
+def test_a_spare_that_is_told_who_gathers_asks_that_one_next() -> None:
+    """node5 gathers. The others have only lost the sound of their head: node2 finds it, and names it to node3."""
+    run = the_run_where_nodes_are_cut_off(4, (0, 2, 17.0, 100.0), (0, 3, 19.0, 100.0), (0, 4, 19.9, 100.0))
+    dialled = [what.node for _, who, what in run.events if who == "node3" and isinstance(what, Dial)]
+    assert dialled == ["node1", "node2", "node5"]
+    assert (run.disk.claims[2].head, the_result(run).reason) == ("node5", "succeeded")
