@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import replace
+from unittest import mock
 
 import pytest
 
 from hpc_elastic.agent.rendezvous.search import HeadSearch
-from hpc_elastic.membership.discovery import MOST_CLAIMS, ClaimAllocation
+from hpc_elastic.agent.rendezvous.successor import Successor
+from hpc_elastic.membership.discovery import MOST_CLAIMS, ClaimAllocation, Dial, DiscoveryAction
 from tests.simulation.draws.general import draw
 from tests.simulation.draws.unopened import draw_unopened
 from tests.simulation.rules.invariants import BrokenRuleError
@@ -158,3 +160,30 @@ def test_sides_of_a_cut_network_that_all_lack_nodes_claim_eight_times_and_no_mor
     assert [result.reason for result in run.disk.results] == ["nodes_missing"]
     tries = Counter(who for _, who, what in run.events if isinstance(what, ClaimAllocation))
     assert max(tries.values()) == MOST_CLAIMS
+
+
+def test_an_agent_that_was_answered_while_it_claimed_in_vain_joins_the_one_that_has_claimed() -> None:
+    """Its disk stands still as it claims. The silent head answers it meanwhile, too late, and node2 is quicker."""
+    role = Role(name="trainer", restart="restart_all", nodes_min=4, nodes_max=4, workers=(1,), work_s=5.0)
+    late = Fault(what="starts_late", node=3, lasts_s=12.0)  # so that no attempt is opened before
+    run = SimulatedRun(Scenario(seed=1, roles=(role,), nodes=4, lease_s=3.0, join_timeout_s=60.0, faults=(late,)))
+    act = Successor._act
+
+    def cut(other: int, until: float) -> None:
+        run.network.close(0, other, until)
+        run.network.close(other, 0, until)
+
+    def stall_in_claim(self: Successor, action: DiscoveryAction) -> None:
+        if self._discovery._settings.node == "node1" and isinstance(action, ClaimAllocation):
+            run.agents[1].disk.stalled_until = run.clock.now + 2.0
+            run.network.heal()
+            cut(2, 8.5)
+        act(self, action)
+
+    run.clock.at(KILLED_AT, lambda: cut(1, 30.0))
+    run.clock.at(KILLED_AT, lambda: cut(2, 30.0))
+    with mock.patch.object(Successor, "_act", stall_in_claim):
+        run.play()
+    assert [allocation.node for allocation in run.disk.allocations] == ["node0", "node2"]
+    assert [what.node for _, who, what in run.events if who == "node1" and isinstance(what, Dial)] == ["node0", "node2"]
+    assert (run.disk.claims[1].head, run.disk.results[0].reason) == ("node2", "succeeded")
