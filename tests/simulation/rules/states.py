@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from hpc_elastic.errors import ExitCode
+from hpc_elastic.failures.classes import FailureClass
 from hpc_elastic.membership.held_states import part_of, rank_places, ranks_of, shared_place
 from hpc_elastic.membership.messages import Assign
 from hpc_elastic.rundir.records import AttemptClaim, World
@@ -391,11 +392,14 @@ class StatesSeen:
     def _has_failed_again(self, claim: AttemptClaim, before: AttemptClaim | None) -> bool:
         """Whether the attempt before has failed as the one before that had, which this head saw, and nothing else did.
 
-        Left out: roles that restart alone, of which each has failures of its own.
+        Left out: roles that restart alone, of which each has failures of its own; and signals from outside, whose
+        reason is in no state.
         """
         if before is None or before.head != claim.head or before.allocation != claim.allocation:
             return False
-        is_same = claim.failure_signature is not None and claim.failure_signature == before.failure_signature
+        signature = claim.failure_signature
+        is_inside = signature is not None and not signature.startswith(f"{FailureClass.SIGNAL.value}/")
+        is_same = is_inside and signature == before.failure_signature
         is_charged = (
             claim.spend.restarts == before.spend.restarts + 1 and claim.spend.node_losses == before.spend.node_losses
         )
