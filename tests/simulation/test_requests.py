@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from hpc_elastic.membership.actions import Log
 from tests.simulation.draws.requests import draw_requests
 from tests.simulation.planted.requests import REQUEST_BUGS, PlantedRequests
 from tests.simulation.rules.invariants import BrokenRuleError
@@ -27,6 +28,20 @@ def test_a_head_that_takes_over_leaves_out_at_once_whom_a_person_has_drained(see
     assert [set(claim.members) for claim in run.disk.claims.values()] == [
         {"node0", "node1", "node2"},
         {"node1", "node2"},
+    ]
+
+
+def test_a_head_that_others_have_succeeded_leaves_a_request_to_the_one_that_is_head() -> None:
+    """It stood still, and finds the request with the claim of its successor, which has carried it out."""
+    role = Role(name="trainer", restart="restart_all", nodes_min=2, nodes_max=4, workers=(1,), work_s=60.0)
+    faults = Fault(what="pause", node=0, at=10.0, lasts_s=25.0), Fault(what="ask_restart", at=32.0)
+    run = SimulatedRun(Scenario(seed=1, roles=(role,), nodes=4, faults=faults))
+    run.play()
+    assert [claim.head for claim in run.disk.claims.values()] == ["node0", "node1", "node1"]
+    said = [what.text for _, _, what in run.events if isinstance(what, Log) and "asked for a restart" in what.text]
+    assert said == [
+        "attempt 2: ada@login asked for a restart; restarting all ranks",
+        "attempt 3: 3 ranks on 3 nodes (ada@login asked for a restart)",
     ]
 
 
