@@ -134,6 +134,7 @@ def test_an_agent_whose_disk_stands_still_claims_after_the_half_of_join_timeout(
     assert claimed["node2"] == pytest.approx(KILLED_AT + 9.0 + 10.0, abs=0.1)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("sides", "disk_s"),
     [pytest.param(((0,), (1,), (2,), (3,)), 0.5, id="alone"), pytest.param(((0, 1),), 0.01, id="two and two")],

@@ -6,6 +6,7 @@ from itertools import chain
 
 import pytest
 
+from hpc_elastic.membership.actions import Note
 from hpc_elastic.rundir.records import RunResultRecord
 from tests.simulation.draws.checks import draw_checks
 from tests.simulation.draws.health import FOR_EVER_S, draw_health
@@ -131,3 +132,21 @@ def test_a_node_is_examined_also_where_its_stop_is_over_before_its_failure_is_wr
 def test_a_node_at_which_a_worker_failed_by_itself_is_not_examined() -> None:
     run = the_run(3, 0, unhealthy(1, at=20.0), Fault(what="exit_worker", node=1, at=25.0))
     assert run.disk.claims[2].members == ("node0", "node1", "node2")
+
+
+def test_a_spare_that_is_found_unhealthy_while_one_role_restarts_does_not_stop_the_other_roles() -> None:
+    """It has no place that it could lose. Its network told it that the head cannot be reached: so it was examined."""
+    roles = tuple(
+        Role(name=name, restart="restart_role", nodes_min=1, nodes_max=1, workers=(2,), work_s=60.0, patience_s=15.0)
+        for name in ("trainer", "reader")
+    )
+    faults = (
+        Fault(what="kill_worker", node=1, at=10.0),  # the other one of that role has five seconds to end
+        unhealthy(2, at=8.5),
+        Fault(what="unreachable", side=(2,), at=10.3, lasts_s=0.1),
+    )
+    run = SimulatedRun(Scenario(seed=4, roles=roles, nodes=3, lease_s=3.0, faults=faults))
+    run.play()
+    (found_at,) = [at for at, _, what in run.events if isinstance(what, Note) and what.name == "node.unhealthy"]
+    assert 10.0 < found_at < run.disk.asked_at[2] - 1.0
+    assert [claim.roles for claim in run.disk.claims.values()] == [("trainer", "reader"), ("reader",)]

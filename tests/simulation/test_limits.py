@@ -8,6 +8,8 @@ from hpc_elastic.errors import ExitCode
 from tests.simulation.scenario import Fault, Role, Scenario
 from tests.simulation.world import SimulatedRun
 
+pytestmark = pytest.mark.long
+
 
 def ended_at(*faults: Fault) -> float:
     """When a run of four nodes ends, two of which are enough, and whose job has 40 s."""

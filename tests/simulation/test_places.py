@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tests.simulation.scenario import Fault, Role, Scenario
 from tests.simulation.world import SimulatedRun
+
+pytestmark = pytest.mark.long
 
 SPARE = "node6"  # of the role reader, as all that come after the nodes of the roles are of the last one
 
