@@ -197,3 +197,42 @@ def test_a_spare_that_is_told_who_gathers_asks_that_one_next() -> None:
     dialled = [what.node for _, who, what in run.events if who == "node3" and isinstance(what, Dial)]
     assert dialled == ["node1", "node2", "node5"]
     assert (run.disk.claims[2].head, the_result(run).reason) == ("node5", "succeeded")
+
+
+# In which order an agent without a head asks the others.
+
+
+def who_is_asked(run: SimulatedRun, node: str) -> list[str]:
+    return [what.node for _, who, what in run.events if who == node and isinstance(what, Dial)]
+
+
+@pytest.mark.parametrize(
+    ("loss", "rounds"),
+    [
+        pytest.param(
+            killed(0),
+            [["node1"], ["node1", "node0"], ["node1"], ["node1"], ["node1"], ["node1", "node0"]],
+            id="dead",
+        ),
+        pytest.param(
+            Fault(what="pause", node=0, at=AT, lasts_s=9.0),
+            [["node1"], ["node1", "node0"], ["node1", "node0"], ["node1", "node0"]],
+            id="silent",
+        ),
+    ],
+)
+def test_a_member_asks_its_lost_head_after_the_others(loss: Fault, rounds: list[list[str]]) -> None:
+    """In each round but the first, for it may be back; in each fourth one if it is dead: else a thousand ask in vain.
+
+    node1, whose turn comes first, cannot be reached meanwhile.
+    """
+    cut = Fault(what="partition", side=(1,), at=AT - 0.1, lasts_s=14.0)
+    asked = who_is_asked(the_run(3, 0, loss, cut, least=2), "node2")
+    wanted = [name for names in rounds for name in names]
+    assert asked[: len(wanted)] == wanted
+
+
+def test_a_spare_asks_its_lost_head_first() -> None:
+    """If only its connection was reset, nobody else may be left who would say so."""
+    run = the_run(2, 1, killed(0), killed(1))
+    assert who_is_asked(run, "node2")[:2] == ["node0", "node1"]
