@@ -49,3 +49,23 @@ def test_a_spare_takes_the_place_of_its_own_role_first() -> None:
     run = the_run(5, 1)
     assert places(run) == ["", "reader", "reader"]
     assert [result.reason for result in run.disk.results] == ["succeeded"]
+
+
+@pytest.mark.parametrize(("role", "attempts"), [("trainer", 3), ("reader", 2)])
+def test_a_node_that_may_come_at_once_restarts_no_world_in_which_its_role_has_no_room(role: str, attempts: int) -> None:
+    """The world lacks a trainer. For a reader all of it would be stopped, and not to have what its own role lacks."""
+    roles = [
+        Role(name=name, restart="restart_all", nodes_min=1, nodes_max=most, workers=(1,), work_s=60.0)
+        for name, most in (("trainer", 2), ("reader", 1))
+    ]
+    roles = roles if role == "reader" else roles[::-1]  # who comes late is of the last one
+    lost = 1 if role == "reader" else 2
+    faults = Fault(what="starts_late", node=3, lasts_s=20.0), Fault(what="kill_agent", node=lost, at=5.0)
+    run = SimulatedRun(
+        Scenario(
+            seed=1, roles=tuple(roles), nodes=4, lease_s=3.0, join_timeout_s=15.0, rejoin="immediately", faults=faults
+        )
+    )
+    run.play()
+    assert [result.reason for result in run.disk.results] == ["succeeded"]
+    assert len(run.disk.claims) == attempts
