@@ -20,7 +20,7 @@ from hpc_elastic.rundir import store
 from hpc_elastic.rundir.index import IndexEntry, append_entry, index_path
 from tests.cli.conftest import FakeSlurm
 from tests.observe.builders import TIME, RunBuilder
-from tests.tiers import longer
+from tests.tiers import longer, variants
 
 Capture = pytest.CaptureFixture[str]
 DAMAGE: dict[str, tuple[bytes, str]] = {
@@ -67,7 +67,7 @@ def test_who_meets_a_record_of_a_later_version_is_told_to_use_that_version(run: 
 @pytest.mark.long
 @pytest.mark.parametrize("record", ["result", *longer(*sorted({*RECORDS} - {"result"}))])
 @pytest.mark.parametrize("damage", ["truncated", *longer(*sorted({*DAMAGE} - {"truncated"}))])
-@pytest.mark.parametrize("verb", ["status", *longer("cancel")])
+@pytest.mark.parametrize("verb", ["status", *variants("cancel", of="test_record_that_makes_no_sense_is_named_at_once")])
 def test_record_that_makes_no_sense_is_named_at_once(
     run: RunBuilder, fake_slurm: FakeSlurm, capsys: Capture, record: str, damage: str, verb: str
 ) -> None:

@@ -129,7 +129,8 @@ def test_a_second_job_of_a_run_that_is_alive_is_refused(slurm_door: Door, slurm:
     assert_over(run, "SUCCEEDED", 0)
 
 
-@pytest.mark.mirrored
+@pytest.mark.variant(of="test_a_run_takes_as_many_nodes_of_its_range_as_are_free")
+@pytest.mark.every_slurm
 def test_a_waiting_job_that_is_made_smaller_than_nodes_min_trains_with_no_fewer_and_says_why(
     slurm_door: Door, slurm: Cluster
 ) -> None:

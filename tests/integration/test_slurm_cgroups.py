@@ -96,6 +96,7 @@ def test_workers_have_the_cpus_of_the_whole_job_on_their_node(confined_door: Doo
     only_slurm_is_left(confining)
 
 
+@pytest.mark.variant(of="test_workers_have_the_cpus_of_the_whole_job_on_their_node")
 def test_workers_share_one_cpu_if_the_job_has_one(confined_door: Door, confining: Cluster) -> None:
     write_job(confined_door, TELLS, nodes="2", workers="1")
     run = confined_door.submit("job.yaml", wait=True)

@@ -165,7 +165,8 @@ def test_a_node_that_can_start_no_agent_is_not_waited_for_and_the_job_starts_aga
     run.assert_records_valid()
 
 
-@pytest.mark.mirrored
+@pytest.mark.variant(of="test_a_node_that_never_starts_and_one_with_another_secret")
+@pytest.mark.every_slurm
 def test_what_another_srun_of_the_script_says_of_a_node_ends_no_agent_there(
     slurm_door: Door, slurm: Cluster, tmp_path: Path
 ) -> None:

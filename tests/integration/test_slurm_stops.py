@@ -184,7 +184,7 @@ def test_who_sends_a_term_again_by_scancel_cuts_the_grace_short(slurm_door: Door
     wait_until(lambda: not sleepers(slurm, *slurm.nodes), "nothing is left", within_s=30)
 
 
-@pytest.mark.variant(of="test_scancel_between_attempts_ends_the_run")
+@pytest.mark.variant(of="test_cancel_of_a_running_run_gives_the_workers_their_grace")
 def test_cancel_between_attempts_ends_the_run(slurm_door: Door) -> None:
     write_job(slurm_door, "raise SystemExit(3)", more="restart: {max_restarts: 5, backoff: {first: 60s, max: 60s}}")
     run = slurm_door.submit("job.yaml")
@@ -194,7 +194,8 @@ def test_cancel_between_attempts_ends_the_run(slurm_door: Door) -> None:
     assert result["attempts"] == 1
 
 
-@pytest.mark.mirrored
+@pytest.mark.variant(of="test_cancel_of_a_running_run_gives_the_workers_their_grace")
+@pytest.mark.every_slurm
 def test_scancel_between_attempts_ends_the_run(slurm_door: Door, slurm: Cluster) -> None:
     write_job(slurm_door, DIES, nodes="2", more="restart: {max_restarts: 5, backoff: {first: 60s, max: 60s}}")
     run = slurm_door.submit("job.yaml")

@@ -16,7 +16,7 @@ from hpc_elastic.observe import growing_file
 from hpc_elastic.observe.growing_file import GrowingFile
 from hpc_elastic.rundir.layout import RunLayout
 from tests.nfs_client import NfsClient
-from tests.tiers import longer
+from tests.tiers import variants
 
 MOST = 64 * 1024
 
@@ -43,7 +43,10 @@ def a_writer(path: Path) -> LogWriter:
     return LogWriter(str(path), RunLayout.earlier(str(path)), MOST)
 
 
-@pytest.mark.parametrize("seed", [*range(5), *longer(*range(5, 30))])
+@pytest.mark.parametrize(
+    "seed",
+    [*range(5), *variants(*range(5, 30), of="test_a_follower_sees_each_line_once_however_the_log_is_cut")],
+)
 def test_a_follower_sees_each_line_once_however_the_log_is_cut(seed: int, tmp_path: Path) -> None:
     chance = random.Random(seed)
     path, written = tmp_path / "log", 0

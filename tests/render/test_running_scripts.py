@@ -27,7 +27,7 @@ from hpc_elastic.rundir.layout import RunLayout
 from hpc_elastic.rundir.records import Request
 from tests.plans import make_local_plan, make_plan
 from tests.slurm_sandbox.sandbox import wait_until
-from tests.tiers import longer
+from tests.tiers import each_third
 
 # It notes how it was called, says that it runs, waits to be let go if there is a gate, and starts the agent or ends.
 SRUN = """#!/bin/bash
@@ -278,7 +278,7 @@ HOSTILE_NAMES = (
 
 @pytest.mark.long
 @pytest.mark.parametrize("local", [False, True], ids=["slurm", "local"])
-@pytest.mark.parametrize("name", [*HOSTILE_NAMES[:2], *longer(*HOSTILE_NAMES[2:])])
+@pytest.mark.parametrize("name", each_third(HOSTILE_NAMES, of="test_hostile_values_reach_the_agent_unchanged"))
 def test_hostile_values_reach_the_agent_unchanged(name: str, local: bool, tmp_path: Path) -> None:
     python = tmp_path / f"env {name}" / "python3"
     python.parent.mkdir()

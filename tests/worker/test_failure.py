@@ -26,7 +26,7 @@ from hpc_elastic.worker.exception_texts import (
     texts_of,
 )
 from tests.slurm_sandbox.sandbox import wait_until
-from tests.tiers import longer, variants
+from tests.tiers import each_third, longer, variants
 
 if TYPE_CHECKING:
     from tests.worker.conftest import Runner
@@ -104,7 +104,9 @@ HOSTILE = {
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("name", [*list(HOSTILE)[:3], *longer(*list(HOSTILE)[3:])])
+@pytest.mark.parametrize(
+    "name", each_third(HOSTILE, of="test_exit_code_is_1_and_the_record_is_bounded_if_the_exception_is_hostile")
+)
 def test_exit_code_is_1_and_the_record_is_bounded_if_the_exception_is_hostile(runner: Runner, name: str) -> None:
     assert runner.run_script(HOSTILE[name]).exit_code == 1
     if name != "open_is_gone":

@@ -450,11 +450,14 @@ def lie(header: memoryview, **numbers: int) -> None:
     "numbers",
     [
         {"LENGTH": 1 << 39, "ALLOCATED": 1 << 39},
-        {"LENGTH": 64 << 20, "ALLOCATED": 64 << 20},
-        {"ALLOCATED": 1 << 39},
-        {"SAVED_IN": -1},
         {"STEP": -1},
-        {"SEQUENCE": 2**63 - 1},
+        *variants(
+            {"LENGTH": 64 << 20, "ALLOCATED": 64 << 20},
+            {"ALLOCATED": 1 << 39},
+            {"SAVED_IN": -1},
+            {"SEQUENCE": 2**63 - 1},
+            of="test_numbers_that_a_rank_has_overwritten_cost_its_state_only",
+        ),
     ],
 )
 def test_numbers_that_a_rank_has_overwritten_cost_its_state_only(numbers: dict[str, int], node: Node) -> None:
