@@ -162,13 +162,13 @@ def a_folder(path: Path) -> None:
     ("harm", "found"),
     [
         (a_byte_less, "is damaged"),
-        (a_byte_more, "is damaged"),
+        (another_byte, "is damaged"),
         (another_step, "has not all of it"),
         (no_file, "No such file"),
         (more_than_there_is_room_for, "no room in memory"),
         (a_fifo, "is no file"),
         *variants(
-            (another_byte, "is damaged"),
+            (a_byte_more, "is damaged"),
             (another_rank, "has not all of it"),
             (no_record, "has not all of it"),
             (a_record_of_nothing, "has not all of it"),
