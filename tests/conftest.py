@@ -126,9 +126,14 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """Marks what uses a Slurm, and what is mirrored on a later one, before `-m` selects; puts the longest first.
 
     Slurm tests take longest and wait most, one version after the other; then real runs on this machine. What is left
-    at the end is short, so that no worker is idle for long.
+    at the end is short, so that no worker is idle for long. A test is not there on a Slurm that `every_slurm` excepts:
+    a skip would say that something is missing here.
     """
     chosen = config.stash[_SLURMS]
+    excepted = [item for item in items if _version(item) in _exceptions(item)]
+    if excepted:
+        config.hook.pytest_deselected(items=excepted)
+        items[:] = [item for item in items if item not in excepted]
     for item in items:
         if "slurm_session" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.slurm)
@@ -150,6 +155,12 @@ def _version(item: pytest.Item) -> str:
     """The Slurm that a test's fixtures are of; none if it uses none."""
     callspec = getattr(item, "callspec", None)
     return str(callspec.params.get("slurm_version", "")) if callspec else ""
+
+
+def _exceptions(item: pytest.Item) -> Sequence[str]:
+    """The Slurms that a test is not for: `every_slurm(but=("26.05",))`."""
+    mark = item.get_closest_marker("every_slurm")
+    return mark.kwargs.get("but", ()) if mark is not None else ()
 
 
 def _subject(item: pytest.Item) -> str:

@@ -131,6 +131,23 @@ def test_what_is_mirrored_is_a_variant_on_all_but_the_first_slurm(tmp_path: Path
 
 @pytest.mark.long
 @pytest.mark.parametrize(
+    ("chosen", "expected"),
+    [("24.11,26.05", ["words on 24.11", "other on 24.11"]), ("26.05", ["other on 26.05"])],
+    ids=["after another", "alone"],
+)
+def test_what_is_not_for_a_slurm_is_not_there_and_no_skip(tmp_path: Path, chosen: str, expected: list[str]) -> None:
+    text = (
+        "import pytest\n@pytest.fixture\ndef slurm_session(slurm_version): return slurm_version\n"
+        "@pytest.mark.every_slurm(but=('26.05',))\ndef test_words(slurm_session): print('words on', slurm_session)\n"
+        "def test_other(slurm_session): print('other on', slurm_session)\n"
+    )
+    done = run_session(tmp_path, text, "--slurm", chosen, required=chosen)
+    assert said(done) == expected, done.stdout + done.stderr
+    assert (done.returncode, "skipped" in done.stdout, "1 deselected" in done.stdout) == (0, False, True), done.stdout
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
     ("expression", "imports"),
     [("not long and not local", False), ("local", True), ("not slurm", True), ("not local or long", True), ("", True)],
 )

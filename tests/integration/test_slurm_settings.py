@@ -219,14 +219,12 @@ def make_writers_wait(path: str) -> Callable[[], None]:
     return go_on
 
 
-@pytest.mark.every_slurm
+@pytest.mark.every_slurm(but=("26.05",))  # it lets the other nodes of such a job go on
 @pytest.mark.variant(of="test_the_batch_host_loses_power_while_it_trains")
 def test_a_run_goes_on_whose_job_ends_with_its_scripts_node_as_the_next_attempt_starts(
     slurm_door: Door, slurm: Cluster
 ) -> None:
     """The TERM comes after the successor has opened an attempt, and before it has started the workers, who miss it."""
-    if slurm.version == "26.05":
-        pytest.skip("it lets the other nodes of such a job go on")
     write_job(slurm_door, TRAINS_ON, nodes="{min: 1, max: 2}", workers="1", more=ON_LOSS)
     run = slurm_door.submit("job.yaml")
     wait_for_ranks(run, 2)

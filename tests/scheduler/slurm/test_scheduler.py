@@ -356,23 +356,46 @@ def test_a_node_that_is_set_down_is_dead_for_its_job_and_no_other_is(slurm: Clus
     slurm.run("scancel", job_id)
 
 
-@pytest.mark.every_slurm
-@pytest.mark.parametrize("is_set_down", [True, False], ids=["node set DOWN", "scancel --batch"])
-def test_a_killed_script_has_lost_its_node_only_if_that_was_set_down(
-    is_set_down: bool, slurm: Cluster, tmp_path: Path
-) -> None:
-    if is_set_down and slurm.version == "26.05":
-        pytest.skip("it lets such a job go on")
-    began = tmp_path / "began"
+def job_with_a_script(slurm: Cluster, folder: Path) -> str:
+    """Returns the job id of a job of two nodes that outlives one of them, once its script runs."""
+    began = folder / "began"
     job_id = slurm.submit("--nodes=2", "--no-kill", f"--output={began}", "--wrap=echo began; exec sleep 600")
     wait_until(lambda: began.exists() and began.read_text() == "began\n", "the script runs")
-    host = slurm.job(job_id)["BatchHost"]
-    asked = commands.host_command(job_id)
-    assert not output.has_lost_host(run_from_node(asked, environ=os.environ, timeout_s=10))
-    if is_set_down:
-        slurm.run("scontrol", "update", f"NodeName={host}", "State=DOWN", "Reason=for a test")
-    else:
-        slurm.run("scancel", "--batch", "--signal=KILL", job_id)
+    return job_id
+
+
+def has_lost_host(job_id: str) -> bool:
+    """Whether Slurm tells a node of a job so."""
+    return output.has_lost_host(run_from_node(commands.host_command(job_id), environ=os.environ, timeout_s=10))
+
+
+@pytest.mark.every_slurm
+def test_a_job_whose_script_a_person_kills_has_lost_no_node(slurm: Cluster, tmp_path: Path) -> None:
+    job_id = job_with_a_script(slurm, tmp_path)
+    slurm.run("scancel", "--batch", "--signal=KILL", job_id)
     wait_until(lambda: from_node.outlook(job_id).state is not JobState.RUNNING, "the job ends")
-    assert from_node.outlook(job_id).has_lost_node is is_set_down
-    assert output.has_lost_host(run_from_node(asked, environ=os.environ, timeout_s=10)) is is_set_down
+    assert not from_node.outlook(job_id).has_lost_node
+    assert not has_lost_host(job_id)
+
+
+@pytest.mark.every_slurm(but=("26.05",))  # it lets such a job go on: the test below
+def test_a_job_that_ends_as_its_scripts_node_is_set_down_has_lost_that_node(slurm: Cluster, tmp_path: Path) -> None:
+    job_id = job_with_a_script(slurm, tmp_path)
+    host = slurm.job(job_id)["BatchHost"]
+    assert not has_lost_host(job_id)
+    slurm.run("scontrol", "update", f"NodeName={host}", "State=DOWN", "Reason=for a test")
+    wait_until(lambda: from_node.outlook(job_id).state is not JobState.RUNNING, "the job ends")
+    assert from_node.outlook(job_id).has_lost_node
+    assert has_lost_host(job_id)
+
+
+@pytest.mark.every_slurm(but=("22.05", "24.11"))
+def test_a_job_goes_on_as_its_scripts_node_is_set_down(slurm: Cluster, tmp_path: Path) -> None:
+    job_id = job_with_a_script(slurm, tmp_path)
+    host = slurm.job(job_id)["BatchHost"]
+    slurm.run("scontrol", "update", f"NodeName={host}", "State=DOWN", "Reason=for a test")
+    wait_until(lambda: JobQuestions().dead_nodes(job_id, ["node1", "node2"]) == {host}, f"{host} is dead for the job")
+    assert from_node.outlook(job_id).state is JobState.RUNNING
+    assert not from_node.outlook(job_id).has_lost_node
+    assert slurm.job(job_id)["NodeList"] != host
+    slurm.run("scancel", job_id)
