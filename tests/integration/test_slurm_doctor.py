@@ -105,6 +105,7 @@ def test_doctor_finds_nothing_to_mend_on_a_cluster_that_is_well(slurm_door: Door
 
 def test_doctor_finds_everything_that_is_broken_on_a_cluster(slurm_door: Door, slurm: Cluster, tmp_path: Path) -> None:
     """One run finds six things at once, names the node of each, and the key of the site file."""
+    slurm_door.environ.pop("PYTHONPATH", None)  # whoever tests may have one
     runs = make_site(
         slurm_door, network="interface: ib7", on_node2="export PYTHONPATH=/opt/other", on_node3=an_hour_ahead()
     )
