@@ -196,13 +196,18 @@ class Judge:
         return self._standing.failure if self._standing is not None and is_about_failure else None
 
     def settles(self, tally: Tally, now: float) -> RestartWorkers | Finish | None:
-        """Decide again about a worker's failure, by its cause, now that every node has stopped its workers.
+        """Decide again, now that every node has stopped its workers: about a worker's failure by its cause.
+
+        Where every rank had exited 0 by then, and not all nodes had said so, the run has succeeded.
 
         Returns:
-            The decision, None if the one that stands is not about a worker's failure, or is settled.
+            The decision, None if the one that stands is about something else, or is settled.
         """
         seen, failure = self._standing, self.observed
         self._standing = None
+        is_new = seen is not None and seen.trigger is not Trigger.SUCCEEDED
+        if is_new and failure is None and self._have_succeeded(tally):
+            return self._succeeds_after_all(now)
         if seen is not None and seen.trigger is Trigger.EXIT_TIMEOUT and self.root_cause is not None:
             late = self._stopped_ranks(tally, lambda rank: rank.node in seen.nodes)
             self.root_cause = name_unfinished(self.root_cause, late)
@@ -221,6 +226,27 @@ class Judge:
             return None
         self.root_cause, self._failed_role = found.cause, found.failure.role
         self.verdict.settle(decision)
+        return self.verdict.decision
+
+    def _have_succeeded(self, tally: Tally) -> bool:
+        """Return whether every rank that counts had exited 0 when its node was stopped.
+
+        A node says so when its record of it is on disk, and the file system may be slow.
+        """
+        world, roster, restarts = self._members.world, self._members.roster, self._settings.restarts
+        if world is None or self.verdict.roles is not None:
+            return False
+        running = {member.node for member in roster.unfinished.of()}
+        have_ended = {member.node for member in roster.in_world()} - running
+        counting = [each for each in world.ranks if restarts.get(each.role) != "ignore"] or world.ranks
+        return all(each.node in have_ended and each.rank not in tally.again for each in counting)
+
+    def _succeeds_after_all(self, now: float) -> RestartWorkers | Finish | None:
+        """Let the run succeed instead of what was to follow the stop."""
+        decision = self.decides(Seen(trigger=Trigger.SUCCEEDED), now)
+        if isinstance(decision, Finish):
+            self.root_cause = self._failed_role = self._loss = None
+            self.verdict.settle(decision)
         return self.verdict.decision
 
     def _observed(self, tally: Tally, failure: FailureRecord, now: float) -> list[ObservedFailure]:

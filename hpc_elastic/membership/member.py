@@ -413,7 +413,8 @@ class Member:
         state = WorkerState.FAILED if self._exits.failures else WorkerState.STOPPED
         actions: list[Action] = []
         if not self._is_finished:  # else the record of success stands, whatever became of the others
-            actions += self._record(state, self._stop_reason, unkillable)
+            is_over = not unkillable and not self._exits.failures and not self._exits.again
+            actions += (self._check_all_over() if is_over else []) or self._record(state, self._stop_reason, unkillable)
         if self._leave is not None:
             return [*actions, *self._depart(self._leave)]
         if self._allegiance.is_headless:

@@ -11,6 +11,7 @@ from hpc_elastic.hostlist import name_some
 from hpc_elastic.membership.lease import MemberLease
 from hpc_elastic.membership.messages import Finished, Join, Report, Started, Stopped
 from hpc_elastic.membership.ranks import Seat
+from hpc_elastic.rank_set import parse_ranks
 from hpc_elastic.rundir.records import Endpoint, World
 from hpc_elastic.rundir.state_records import HeldState
 
@@ -316,6 +317,8 @@ class Roster:
             self.starting.discard(member)  # where failures are ignored, some workers may never start
         elif isinstance(message, Stopped):
             self.unstopped.discard(member)
+            if len(parse_ranks(message.succeeded)) == member.workers:  # the stop came before it could say Finished
+                self.unfinished.discard(member)
             member.store_port = message.store_port
             member.held = message.held
 

@@ -150,6 +150,19 @@ def test_a_stop_between_success_and_its_record_comes_first() -> None:
     assert member.node_result_written(write.result) == []
 
 
+def test_a_stop_between_success_and_its_record_leaves_the_record_of_a_success() -> None:
+    """The head may find that every rank has exited 0, and that is what the run has come to then."""
+    member = working()
+    succeed(member)
+    member.received(stop(), 0)
+    actions = member.workers_stopped(1, (), 26001)
+    (write,) = of_kind(actions, WriteNodeResult)
+    assert (write.result.state, write.result.reason) == (WorkerState.SUCCEEDED, "every worker exited 0")
+    (stopped,) = told(actions)
+    assert isinstance(stopped, Stopped)
+    assert stopped.succeeded == "2-3"
+
+
 def test_reports_that_every_worker_has_its_process_when_the_nodes_record_is_durable() -> None:
     member = working()
     (write,) = of_kind(member.workers_started(1, {"2": 70, "3": 71}), WriteNodeResult)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 
@@ -514,6 +514,37 @@ def test_a_run_succeeds_after_exit_timeout_if_it_is_to_and_names_who_was_stopped
     assert (result.state, result.exit_code, result.reason) == (RunState.SUCCEEDED, 0, "exit_timeout")
     within = "every rank exited 0 within elastic.exit_timeout"
     assert result.cause == f"{within}, but for those that still ran on node1, which is ignored"
+
+
+@pytest.mark.parametrize("after", ["fail", "succeed"])
+def test_the_run_has_succeeded_if_every_rank_had_exited_0_when_exit_timeout_stopped_the_last(
+    after: Literal["fail", "succeed"],
+) -> None:
+    """A node says that its workers have exited when its record of it is on disk, which may take a while."""
+    script = HeadScript(2, exit_timeout_s=50, after_exit_timeout=after)
+    script.run()
+    script.start(0)
+    script.start(1)
+    script.finish(0)
+    assert sent(script.pass_time(51), Stop)
+    script.stopped(0, succeeded="0-1")
+    result = the_result(script.stopped(1, succeeded="2-3"))
+    assert (result.state, result.reason, result.cause) == (RunState.SUCCEEDED, "succeeded", "every rank exited 0")
+    assert result.root_cause is None
+
+
+def test_a_rank_that_had_not_exited_when_exit_timeout_stopped_it_ends_the_run() -> None:
+    script = HeadScript(2, exit_timeout_s=50)
+    script.run()
+    script.start(0)
+    script.start(1)
+    script.finish(0)
+    script.pass_time(51)
+    script.stopped(0, succeeded="0-1")
+    result = the_result(script.stopped(1, succeeded="2"))
+    assert (result.state, result.reason) == (RunState.FAILED, "exit_timeout")
+    assert result.root_cause is not None
+    assert result.root_cause.silent == "3"
 
 
 def test_a_failure_while_the_last_ranks_have_time_restarts_them_also_if_the_run_is_to_succeed() -> None:

@@ -157,6 +157,15 @@ def test_a_stalled_file_system_costs_no_lease() -> None:
     assert (result.state, result.attempts) == (RunState.SUCCEEDED, 1)
 
 
+@pytest.mark.parametrize("after", ["fail", "succeed"])
+def test_a_run_succeeds_whose_last_ranks_end_in_time_though_a_disk_is_too_slow_to_tell(after: str) -> None:
+    fault = Fault(what="disk_holds", node=1, at=7.0, lasts_s=30.0)
+    scenario = a_scenario(a_role("trainer"), faults=(fault,), exit_timeout_s=6.0, after_exit_timeout=after)
+    result, run = the_result(scenario)
+    assert (result.state, result.reason) == (RunState.SUCCEEDED, "succeeded")
+    assert run.disk.ended_at < 30.0, "nor does it wait for that disk"
+
+
 # Losses that are survived.
 
 

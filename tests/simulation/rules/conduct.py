@@ -411,6 +411,7 @@ class Conduct:
             return
         counts = [each for each in world.ranks if run.scenario.role(each.role).restart != "ignore"]
         late = {each.role for each in counts if (attempts[each.role], each.rank) not in witness.ended_at}
+        require(bool(late), "the run ends without the rest, and every rank had exited 0 before it was stopped")
         first_end = min(witness.first_end[part] for part in attempts.items() if part in witness.first_end)
         ends_by = [max(first_end, run.disk.asked_at[attempts[role]]) for role in late]
         due = (max if is_for_last else min)(ends_by) + (run.scenario.exit_timeout_s or 0.0)
