@@ -431,7 +431,7 @@ class Head:
                 actions += self._check_barriers(now)
             actions += self._observe(self._held.due(now), now)
         if self.phase is HeadPhase.GATHERING:
-            if now >= self._opens_at:
+            if now >= self._opens_at and not self._unfit.are_there:
                 self._opens_at = -NEVER
                 actions += self.gathering.reminder(now)
             actions += self._gather(now)

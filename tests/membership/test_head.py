@@ -133,6 +133,15 @@ def test_ends_the_run_if_a_node_joins_and_is_unfit() -> None:
     assert note.metadata == {"node": "node1", "reason": "cannot take part: sees 3 GPUs"}
 
 
+def test_a_head_that_waits_for_others_to_say_that_they_are_unfit_names_nobody_as_missing() -> None:
+    """Nobody is waited for to join any more, though the head is called for another reason when a line is due."""
+    script = HeadScript(3, min_nodes=3)
+    script.join(0)
+    script.pass_time(29.9)
+    script.join(1, problem="no torch")
+    assert of_kind(script.pass_time(0.2), Log) == []
+
+
 def test_a_head_does_not_spin_while_others_may_say_that_they_are_unfit_too() -> None:
     script = HeadScript(3, min_nodes=3)
     script.join(0)
