@@ -10,11 +10,14 @@ import pytest
 
 from hpc_elastic.agent.rendezvous.search import HeadSearch
 from hpc_elastic.agent.rendezvous.successor import Successor
+from hpc_elastic.membership.actions import DiscoverHead
 from hpc_elastic.membership.discovery import MOST_CLAIMS, ClaimAllocation, Dial, DiscoveryAction
+from hpc_elastic.membership.succession import Records
 from tests.simulation.draws.general import draw
 from tests.simulation.draws.unopened import draw_unopened
 from tests.simulation.rules.invariants import BrokenRuleError
 from tests.simulation.scenario import Fault, Role, Scenario
+from tests.simulation.wiring import SimulatedJournal
 from tests.simulation.world import SimulatedRun
 
 # All give the dead head up in the same second, on a file server that takes as long for each answer; and one of them
@@ -38,6 +41,32 @@ def test_agents_whose_head_did_not_live_to_tell_them_of_the_first_attempt_go_on_
     run.play()
     assert [result.reason for result in run.disk.results] == ["succeeded"]
     assert [claim.head for claim in run.disk.claims.values()] == ["node0", "node1"]
+
+
+def test_an_agent_that_gives_a_silent_head_up_while_that_goes_on_without_it_comes_back(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It has read of the first attempt, whose member it is, and has not heard; meanwhile the second one is opened."""
+    role = Role(name="trainer", restart="restart_all", nodes_min=1, nodes_max=2, workers=(1,), work_s=30.0)
+    cut = Fault(what="partition", side=(1,), phase="claiming", lasts_s=15.0)
+    run = SimulatedRun(
+        Scenario(seed=1, roles=(role,), nodes=2, delays_s=(0.1,), rejoin="immediately", faults=(cut,)),
+    )
+    read = SimulatedJournal.read_records
+
+    def read_slowly(journal: SimulatedJournal, *, needs_world: bool) -> Records:
+        records = read(journal, needs_world=needs_world)
+        if journal.agent is run.agents[1]:
+            journal.agent.disk.sleep(1.0)
+        return records
+
+    monkeypatch.setattr(SimulatedJournal, "read_records", read_slowly)
+    run.play()
+    assert [result.reason for result in run.disk.results] == ["succeeded"]
+    both = ("node0", "node1")
+    assert [claim.members for claim in run.disk.claims.values()] == [both, ("node0",), both]
+    lost = [what.lost for _, who, what in run.events if who == "node1" and isinstance(what, DiscoverHead)]
+    assert "has opened an attempt with this node, and does not answer" in lost[0].why
 
 
 @pytest.mark.long

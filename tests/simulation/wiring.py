@@ -185,6 +185,7 @@ class SimulatedJournal(Journal):
 
     def read_records(self, *, needs_world: bool) -> Records:
         self._agent.run.conduct.reads(self._agent, needs_world=needs_world)
+        self._agent.run.partings.reads(self._agent)
         return super().read_records(needs_world=needs_world)
 
     def find_allocation(self) -> AllocationClaim | None:

@@ -26,6 +26,11 @@ class Partings:
 
     def __init__(self, run: SimulatedRun) -> None:
         self._run = run
+        self._read: dict[Agent, int] = {}  # the latest attempt when it began to read the records, 0 if there was none
+
+    def reads(self, agent: Agent) -> None:
+        """An agent begins to read the records of the run directory."""
+        self._read[agent] = max(self._run.disk.claims, default=0)
 
     def hangs_up(self, agent: Agent, connection: SimulatedConnection, side: Side) -> None:
         """An agent closes a connection that is open so far."""
@@ -44,11 +49,13 @@ class Partings:
     def _check_patience(self, agent: Agent, what: str, *, is_unanswered: bool) -> None:
         """Who looks for its first head waits for the answer of one as long as it looks at all: heads may be slow.
 
-        One that has opened an attempt with this node had answered before: it is lost when a lease is over.
+        One that has opened an attempt with this node had answered before: it is lost when a lease is over. It may open
+        the next attempt without this node while this node reads of that one.
         """
         if is_unanswered and not self._run.conduct.has_lost(agent):
             since_s = (self._run.clock.now - agent.started_at) * (1 + DRIFT)
-            claim, scenario = self._run.disk.latest_claim, self._run.scenario
-            has_answered = claim is not None and agent.name in claim.members
+            scenario, claims = self._run.scenario, self._run.disk.claims
+            read = self._read.get(agent, max(claims, default=0))
+            has_answered = any(agent.name in claim.members for number, claim in claims.items() if number >= read)
             waits_s = min(scenario.lease_s, scenario.join_timeout_s) if has_answered else scenario.join_timeout_s
             require(since_s >= waits_s, f"{what} after {since_s:.1f} s, and might have joined")
