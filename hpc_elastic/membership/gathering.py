@@ -187,9 +187,14 @@ class Gathering:
         return short - self._roster.surplus(most) - len(self._roster.called_back(least, most))
 
     def woke(self, now: float) -> None:
-        """Take note that this process stood still until now, and heard nobody."""
+        """Take note that this process stood still until now, and heard nobody.
+
+        Agents that have asked to join meanwhile are heard before the round is closed: they have come in time.
+        """
         if self._round is not None:
             self._round.woke(now)
+        else:
+            self._deadline = max(self._deadline, now + self._settings.timing.returns_within_s)
 
     def succeeds(self) -> None:
         """Close the round of a successor: nodes that did not join are not waited for, but may join later."""

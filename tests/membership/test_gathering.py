@@ -14,6 +14,7 @@ from hpc_elastic.membership.messages import Dropped, Join, Refused
 from hpc_elastic.membership.timing import SPARES_COME_WITHIN_S
 from tests.membership.script import HeadScript, a_join, of_kind, the_claim, the_result
 
+LEASE_S = 9.0
 VERSIONS = {"python": "3.11.2", "hpc_elastic": "0.1.0", "torch": "2.13.0+cpu"}
 
 
@@ -348,6 +349,24 @@ def test_a_head_that_stood_still_claims_nothing_with_nodes_that_it_loses_as_it_w
     actions = script.head.tick(script.now)
     assert sorted(action.node for action in of_kind(actions, Drop)) == ["node1", "node2"]
     assert not of_kind(actions, ClaimAttempt)
+
+
+def test_a_head_that_stood_still_until_join_timeout_was_over_hears_who_has_asked_it_meanwhile() -> None:
+    script = HeadScript(3, min_nodes=2, join_timeout_s=20)
+    script.join(0)
+    script.now += 30
+    assert not of_kind(script.head.tick(script.now), WriteResult)
+    assert not of_kind(script.join(1), ClaimAttempt)  # node2 may have asked, too
+    assert the_claim(script.pass_time(LEASE_S / 2)).claim.members == ("node0", "node1")
+
+
+def test_a_head_that_stood_still_waits_half_a_lease_for_nodes_that_do_not_come() -> None:
+    script = HeadScript(2, min_nodes=2, join_timeout_s=20)
+    script.join(0)
+    script.now += 30
+    script.head.tick(script.now)
+    assert not of_kind(script.pass_time(LEASE_S / 2 - 0.1), WriteResult)
+    assert the_result(script.pass_time(0.2)).reason == "nodes_missing"
 
 
 def test_the_cause_of_a_run_that_never_began_names_the_nodes_that_had_joined_and_were_lost() -> None:

@@ -1,6 +1,8 @@
-"""Agents that come late, and whose head is gone by then, or lets them wait for its answer."""
+"""Agents that come late, and whose head is gone or stands still by then, or lets them wait for its answer."""
 
 from __future__ import annotations
+
+import pytest
 
 from hpc_elastic.agent.rendezvous.search import SEARCH_TIMES
 from hpc_elastic.errors import ExitCode
@@ -46,3 +48,21 @@ def test_who_asks_a_head_whose_answer_never_comes_gives_up_after_join_timeout() 
     assert "no answer to the join" in says(run, late)
     waited_s = late.left_at - late.started_at
     assert join_timeout_s <= waited_s <= join_timeout_s + SEARCH_TIMES.silent_after_s + 0.1
+
+
+def who_asks_a_head_that_stands_still(*, join_timeout_s: float, lasts_s: float, least: int) -> SimulatedRun:
+    """A run of two nodes, the second one late: its join comes at 5.2 s, while the head stands still from 5.1 s on."""
+    role = Role(name="trainer", restart="restart_all", nodes_min=least, nodes_max=2, workers=(1,), work_s=5.0)
+    late, pause = Fault(what="starts_late", node=1, lasts_s=3.0), Fault(what="pause", node=0, at=5.1, lasts_s=lasts_s)
+    faults, times = (late, pause), {"join_timeout_s": join_timeout_s, "delays_s": (0.2,)}
+    run = SimulatedRun(Scenario(seed=1, roles=(role,), nodes=2, rejoin="immediately", faults=faults, **times))  # type: ignore[arg-type]
+    run.play()
+    assert [result.reason for result in run.disk.results] == ["succeeded"]
+    return run
+
+
+@pytest.mark.parametrize("least", [1, 2])
+def test_who_asks_a_head_that_stands_still_until_join_timeout_is_over_is_in_the_first_attempt(least: int) -> None:
+    """The run ended for want of the node, or began without it, in the moment in which its request was heard."""
+    run = who_asks_a_head_that_stands_still(join_timeout_s=6.0, lasts_s=3.0, least=least)
+    assert [claim.members for claim in run.disk.claims.values()] == [("node0", "node1")]
