@@ -66,3 +66,10 @@ def test_who_asks_a_head_that_stands_still_until_join_timeout_is_over_is_in_the_
     """The run ended for want of the node, or began without it, in the moment in which its request was heard."""
     run = who_asks_a_head_that_stands_still(join_timeout_s=6.0, lasts_s=3.0, least=least)
     assert [claim.members for claim in run.disk.claims.values()] == [("node0", "node1")]
+
+
+def test_who_is_heard_just_after_a_round_has_closed_joins_the_next_attempt() -> None:
+    """The head stands still for too short a time to know of it, and has asked for its claim before it looks."""
+    run = who_asks_a_head_that_stands_still(join_timeout_s=5.4, lasts_s=0.5, least=1)
+    first, second = run.disk.claims.values()
+    assert (first.members, second.members, second.reason) == (("node0",), ("node0", "node1"), "node1 joined")

@@ -248,11 +248,13 @@ class Headquarters(Coordinator):
     """The shipped one, which shows the rules what its head does."""
 
     agent: Agent
+    _joining: frozenset[str] = frozenset()  # the node whose join is just being heard: it may be no member yet
     _is_beat = False  # what happens is a beat and nothing else: it leaves what rules look at after a step as it was
 
     def __init__(self, *arguments: Any, journal: SimulatedJournal, **more: Any) -> None:
         self.agent = journal.agent
         self._hear_stop(arguments[0])
+        self._hear_joins(arguments[0])
         self._watch_ticks(arguments[0])
         super().__init__(*arguments, journal=journal, **more)
         self._hear_flushes()
@@ -281,6 +283,20 @@ class Headquarters(Coordinator):
             return stop_requested(by, now)  # type: ignore[no-any-return]
 
         head.stop_requested = stop
+
+    def _hear_joins(self, head: Any) -> None:
+        """Who is taken in when a claim was asked for joins late, also while the first one is on its way to the disk.
+
+        A round may close in the moment in which a join is heard, and before it, where the head stood still until then.
+        """
+        agent, run, joined = self.agent, self.agent.run, head.joined
+
+        def join(message: Join, now: float) -> list[Action]:
+            if message.node != agent.name and run.disk.asks and run.scenario.rejoin == "immediately":
+                run.witness.see("joined")
+            return joined(message, now)  # type: ignore[no-any-return]
+
+        head.joined = join
 
     def _hear_flushes(self) -> None:
         """When a head says how long states may be written at its end, or asks why that comes, the rules hear it."""
@@ -355,11 +371,11 @@ class Headquarters(Coordinator):
             run.orders.gets_join(self._head, message.node)
             run.unfit_nodes.joins(run.peer(self.agent, message.node))
             run.noted.hears_clock(self.agent, self._head, message)
-            run.absences.asks(self._head, message, is_refused=self._head.refusal(message) is not None)
-        # Also while the first claim is on its way to the disk.
-        if isinstance(message, Join) and run.disk.asks and run.scenario.rejoin == "immediately":
-            run.witness.see("joined")
+            is_refused = self._head.refusal(message) is not None
+            run.absences.asks(self._head, message, is_refused=is_refused)
+            self._joining = frozenset(() if is_refused else (message.node,))
         super().received(connection, message)
+        self._joining = frozenset()
         if isinstance(message, Join) and join is None and connection not in self._joins:
             run.headships.turns_away(self.agent, message.node, connection)
 
@@ -422,7 +438,8 @@ class Headquarters(Coordinator):
         if isinstance(action, (do.ClaimAttempt, do.WriteResult)):
             run.endings.decides(agent)
         if isinstance(action, do.ClaimAttempt):
-            run.headships.claims(agent, self._head, action.claim, run.noted.members(self._head)[0])
+            here = run.noted.members(self._head)[0] | self._joining
+            run.headships.claims(agent, self._head, action.claim, here)
         if isinstance(action, do.Drop):
             run.conduct.has_dropped(agent, action.node, cast("SimulatedConnection | None", dropped))
         elif isinstance(action, do.HeadOver):

@@ -138,7 +138,8 @@ class Headships:
     def claims(self, agent: Agent, head: object, claim: AttemptClaim, here: set[str]) -> None:
         """A head has begun to claim an attempt: at the first it warns if nobody could end the job without the host.
 
-        Only few agents find out at their start whether they could. Where none of these is here, nothing is known.
+        Only few agents find out at their start whether they could. Where none of these is here, nothing is known. One
+        that is heard in the moment in which the round closes without it has said so as well.
         """
         self._claimed[head] = claim
         if head in self._have_claimed:
