@@ -25,3 +25,23 @@ def test_a_head_that_stood_still_in_its_claim_removes_the_roster_that_it_has_wri
     assert [result.reason for result in run.disk.results] == ["succeeded"]
     assert LAYOUT.world(2) in run.files.content
     assert LAYOUT.proposed_world(2, "node0") not in run.files.content
+
+
+def test_a_successor_that_steps_down_as_it_wakes_up_claims_no_attempt_before() -> None:
+    """It gathers the members while the head stands still, and stands still itself as that answers it.
+
+    When it wakes up both are there, the answer and the end of its round, and the dice say which comes first.
+    """
+    role = Role(name="trainer", restart="restart_all", nodes_min=2, nodes_max=3, workers=(1,), work_s=40.0)
+    head = Fault(what="pause", node=0, at=10.0, lasts_s=9.0)
+    successor = Fault(what="pause", node=1, at=19.25, lasts_s=3.0)
+    goes_on = set()
+    for seed in range(1, 7):
+        run = SimulatedRun(
+            Scenario(seed=seed, roles=(role,), nodes=3, lease_s=10.0, delays_s=(0.1,), faults=(head, successor))
+        )
+        run.play()
+        assert [result.reason for result in run.disk.results] == ["succeeded"]
+        assert len(run.disk.claims) == 2, seed
+        goes_on.add(run.disk.claims[2].head)
+    assert goes_on == {"node0", "node1"}

@@ -1,9 +1,9 @@
 """Drives the head machine on the node that is head: its connections, its disk work, its clock.
 
 Theory of operation. The machine (`membership.head`) is called with what happened and returns actions.
-Timers that are due are always handled before any other event: a head that was paused must
-know that its leases ran out before it acts on messages that came meanwhile. Once another head has taken the
-run over (`Superseded`), or this one is closed, every further event is ignored.
+Timers that are due are handled before any other event: a head that was paused must
+know that its leases ran out before it acts on messages that came meanwhile. Only where it steps down they are not.
+Once another head has taken the run over (`Superseded`), or this one is closed, every further event is ignored.
 """
 
 from __future__ import annotations
@@ -191,8 +191,13 @@ class Coordinator:
         return self._head.fence_deadline()
 
     def step_down(self, reason: str) -> None:
-        """Ends this head because another agent is to be head, and tells all members."""
-        self._do(lambda _: self._head.superseded(reason))
+        """Ends this head because another agent is to be head, and tells all members.
+
+        What is due is not done before: after a pause it could close the round, and claim an attempt or write a result.
+        """
+        if not self._is_closed:
+            self._act_all(self._head.superseded(reason))
+            self._settle_soon()
 
     # Implementation of transport.Receiver.
 
@@ -327,6 +332,9 @@ class Coordinator:
         if self._timer is None or now >= self._timer.when():
             self._act_all(self._head.tick(now))
         self._act_all(step(now))
+        self._settle_soon()
+
+    def _settle_soon(self) -> None:
         if not self._is_settling:
             self._is_settling = True
             self._loop.call_soon(self._settle)

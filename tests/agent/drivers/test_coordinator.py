@@ -70,8 +70,10 @@ class Scene:
         plan = make_run_plan(root, progress_file=progress_file)
         journal = Journal(self.layout, plan, place, questions=answers or Answers())
         telemetry = Telemetry(plan, place, journal=journal, disk=self.disk, say=print)
+        head = self.head(nodes, restart)
+        self.gathering = head.gathering
         self.coordinator = Coordinator(
-            self.head(nodes, restart),
+            head,
             node="node0",
             journal=journal,
             disk=self.disk,
@@ -229,6 +231,21 @@ def test_a_head_that_ends_the_run_while_another_one_goes_on_writes_no_result(tmp
         assert not Path(made.layout.result).exists()
 
     play(tmp_path, scene, times=CoordinatorTimes(watch=WatchTimes(look_every_s=600.0)))
+
+
+def test_a_head_that_steps_down_does_nothing_that_is_due_before(tmp_path: Path) -> None:
+    """It was paused until its round was over, and is to follow another head by now."""
+
+    async def scene(made: Scene) -> None:
+        made.coordinator.received_from_own(a_join(0))
+        made.gathering._deadline, made.gathering._min_nodes = 0.0, 1
+        made.coordinator.step_down("another agent is head")
+        assert made.superseded == ["another agent is head"]
+        await asyncio.sleep(0)
+        await made.disk.call(lambda: None)
+        assert not Path(made.layout.claim(1)).exists()
+
+    play(tmp_path, scene, nodes=2)
 
 
 def test_nobody_who_could_end_the_job_is_worth_a_word_at_the_start(
