@@ -5,10 +5,11 @@ from __future__ import annotations
 import pytest
 
 from hpc_elastic.rundir.records import RunResultRecord
+from tests.simulation.disk import LAYOUT
 from tests.simulation.draws.flapping import draw_flapping
 from tests.simulation.planted.returns import BUGS, PlantedReturns
 from tests.simulation.rules.invariants import BrokenRuleError
-from tests.simulation.scenario import Fault, Role, Scenario
+from tests.simulation.scenario import HEAD, Fault, Role, Scenario
 from tests.simulation.world import SimulatedRun
 from tests.tiers import each_third
 
@@ -78,3 +79,12 @@ def test_a_node_that_is_needed_is_used_however_often_it_was_lost() -> None:
     last = run.disk.claims[len(run.disk.claims)]
     assert (last.spend.node_losses, [each.node for each in last.set_aside]) == (2, ["node2"])
     assert the_result(run).reason == "succeeded"
+
+
+def test_who_takes_over_again_and_again_reads_each_claim_twice() -> None:
+    """Once as the latest one, and once to find the last attempt before this start of the job."""
+    heads = [Fault(what="pause", node=HEAD, at=20.0 * number, lasts_s=12.0) for number in range(1, 7)]
+    run = the_run(2, 0, *heads)
+    assert len([claim.head for claim in run.disk.claims.values() if claim.head == "node1"]) == 6
+    of_first = {agent.name: times for (agent, path), times in run.reads._times.items() if path == LAYOUT.claim(1)}
+    assert of_first == {"node0": 2, "node1": 2}

@@ -43,6 +43,7 @@ class ClaimChain:
         self._claim: AttemptClaim | None = None  # the latest one that was read
         self._world: World | None = None  # likewise
         self._allocations: dict[int, AllocationClaim] = {}  # by number: readers need those of several starts in turn
+        self._attempts_here: set[int] = set()  # those that `last_before_this_start` has found to be of this start
         self._done: set[tuple[int, str]] = set()  # attempt and node of each node result that says SUCCEEDED
 
     def latest_allocation(self) -> AllocationClaim | None:
@@ -166,10 +167,14 @@ class ClaimChain:
     def last_before_this_start(self) -> int:
         """Return the number of the latest attempt that an earlier start of the job opened, 0 if there is none."""
         for number in reversed(list_numbers(self._layout.attempts)):
+            if number in self._attempts_here:  # each of them would be read again whenever this agent takes over
+                continue
             claim = self._read(AttemptClaim, self._layout.claim(number), find_json)
             allocation = None if claim is None else self._allocation_claim(claim.allocation)
             if allocation is not None and not self.is_this_start(allocation):
                 return number
+            if allocation is not None:
+                self._attempts_here.add(number)
         return 0
 
     def world(self, claim: AttemptClaim) -> World | None:

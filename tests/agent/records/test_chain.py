@@ -219,6 +219,18 @@ def test_the_claim_of_an_allocation_is_read_once_whichever_was_read_last(run: Ru
     assert chain.latest_attempt_here() is None
 
 
+def test_the_claims_of_this_start_are_read_once_for_the_last_attempt_before_it(run: Run) -> None:
+    """An agent asks for that each time that it takes over, and there may be hundreds of large claims by then."""
+    run.journal().claim_allocation(HEAD)
+    run.open(1)
+    run.open(2)
+    chain = run.chain()
+    assert chain.last_before_this_start() == 0
+    for number in (1, 2):
+        write_json(run.layout.claim(number), {})  # what cannot be read
+    assert chain.last_before_this_start() == 0
+
+
 def test_the_roster_of_a_claim_that_failed_is_gone(run: Run) -> None:
     claimed, world = run.open(1)
     lost = replace(claimed, head="node1")
