@@ -145,6 +145,7 @@ class Coordinator:
             head,
             node=node,
             do=self._do,
+            step_down=self.step_down,
             journal=journal,
             disk=disk,
             diagnose=diagnose,

@@ -73,6 +73,7 @@ class HeadWatch:
         head: the machine.
         node: this node's name.
         do: calls the machine with the time, and carries out the actions that it returns.
+        step_down: ends the head, for this reason.
         journal: the run directory.
         disk: the thread for access to the run directory.
         diagnose: finds out why nodes have not joined; blocks.
@@ -88,6 +89,7 @@ class HeadWatch:
         *,
         node: str,
         do: Do,
+        step_down: Callable[[str], None],
         journal: Journal,
         disk: BackgroundThread,
         diagnose: Diagnose,
@@ -100,6 +102,7 @@ class HeadWatch:
         self._may_yield = may_yield
         self._node = node
         self._do = do
+        self._step_down = step_down
         self._journal = journal
         self._disk = disk
         self._diagnose = diagnose
@@ -204,11 +207,11 @@ class HeadWatch:
         if head.phase in (HeadPhase.CLOSING, HeadPhase.OVER):
             return  # the code that writes a result checks the claims itself
         if result is not None:
-            self._do(lambda _: head.superseded(f"the run is over: {result.cause}"))
+            self._step_down(f"the run is over: {result.cause}")
         elif look.started is not None:
-            self._do(lambda _: head.superseded(f"the job has started again: allocation {look.started}"))
+            self._step_down(f"the job has started again: allocation {look.started}")
         elif (later := self._later_in(look)) is not None:
-            self._do(lambda _: head.superseded(f"{later.head} has opened attempt {later.attempt}"))
+            self._step_down(f"{later.head} has opened attempt {later.attempt}")
         elif by is not None:
             self._is_stop_told = True
             self._do(lambda now: head.stop_requested(by, now))

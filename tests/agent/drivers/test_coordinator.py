@@ -248,6 +248,21 @@ def test_a_head_that_steps_down_does_nothing_that_is_due_before(tmp_path: Path) 
     play(tmp_path, scene, nodes=2)
 
 
+def test_a_head_that_wakes_up_in_a_later_start_of_the_job_does_nothing_that_is_due_before(tmp_path: Path) -> None:
+    async def scene(made: Scene) -> None:
+        made.coordinator.received_from_own(a_join(0))
+        await asyncio.sleep(0)
+        made.gathering._deadline, made.gathering._min_nodes = 0.0, 1
+        made.coordinator._timer = None  # as one that has run out while it was paused
+        append_line(made.layout.requests, {"kind": "start", "by": "node1", "time": "now", "allocation": 2})
+        await made.coordinator.over.wait()
+        await made.disk.call(lambda: None)
+        assert made.superseded == ["the job has started again: allocation 2"]
+        assert not Path(made.layout.claim(1)).exists()
+
+    play(tmp_path, scene, nodes=2, times=CoordinatorTimes(watch=WatchTimes(look_every_s=0.001)))
+
+
 def test_nobody_who_could_end_the_job_is_worth_a_word_at_the_start(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
