@@ -44,6 +44,16 @@ def test_a_new_start_waits_for_nobody_if_all_have_left() -> None:
     assert [result.reason for result in run.disk.results] == ["succeeded"]
 
 
+def test_a_start_whose_first_node_is_gone_before_it_has_claimed_waits_for_the_turn_of_the_next() -> None:
+    """Nobody knows of that node but that no head shows."""
+    faults = Fault(what="requeue", side=(2,), at=10.0), Fault(what="kill_agent", node=0, at=10.2)
+    run = SimulatedRun(replace(a_run(*faults, least=2).scenario, lease_s=3.0, disk_s=(0.1,)))
+    run.play()
+    assert [result.reason for result in run.disk.results] == ["succeeded"]
+    assert [each.node for each in run.disk.allocations] == ["node0", "node1"]
+    assert run.disk.allocations[1].restart_count == 1
+
+
 def test_an_old_head_that_fails_after_the_new_start_does_not_end_the_run() -> None:
     faults = Fault(what="requeue", side=(0, 1, 2), at=10.0), Fault(what="kill_worker", node=0, at=10.6)
     role = Role(name="trainer", restart="restart_all", nodes_min=3, nodes_max=3, workers=(2,), work_s=60.0)

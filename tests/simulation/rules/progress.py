@@ -66,10 +66,15 @@ class Progress:
                 require(not side, f"nobody works for {idle_s:.1f} s, though {side} could go on, at {now:.1f} s")
 
     def _gathers_first(self) -> bool:
-        """Whether a start of the job has opened no attempt yet: it may wait for everybody, or for the scheduler."""
-        claim, allocations = self._run.disk.latest_claim, self._run.disk.allocations
+        """Whether a start of the job has opened no attempt yet: it may wait for everybody, or for the scheduler.
+
+        Where its first node is gone before it has claimed the allocation, another one does so in its turn.
+        """
+        run, claim, allocations = self._run, self._run.disk.latest_claim, self._run.disk.allocations
         is_unopened = claim is None or (bool(allocations) and claim.allocation < allocations[-1].allocation)
-        return is_unopened or self._run.resumed.is_held_up
+        is_new = bool(run.earlier) and run.agents[0].start_number > run.earlier[0].start_number
+        is_unclaimed = is_new and run.agents[0].start_number not in {each.restart_count for each in allocations}
+        return is_unopened or is_unclaimed or run.resumed.is_held_up
 
     def _has_slow_head(self) -> bool:
         """Whether there is a head that waits for the run directory: its members have it, and wait with it."""
