@@ -70,7 +70,7 @@ class Gathering:
         self._gone: set[str] = set()
         self._at_fault: set[str] = set()  # of `_gone`: unfit, or without an agent as the scheduler says
         self._has_waited = False
-        self._deadline = NEVER
+        self._due = self._deadline = NEVER  # when `join_timeout` is over, and until when the round waits
         self.has_world = succession is not None  # nodes have had their places
         self._is_waiting_for_returns = False
         self._left_behind: set[str] = set()
@@ -84,6 +84,7 @@ class Gathering:
         """Begin a round, or the first one again, which has no more time for that."""
         deadline = now + self._join_timeout_s
         self._deadline = deadline if self.has_world else min(self._deadline, deadline)
+        self._due = deadline if self.has_world else min(self._due, deadline)
         self._spares_until = NEVER  # until then spares may still come to a full world
         self._say_at = now + SAY_MISSING_EVERY_S
 
@@ -186,15 +187,21 @@ class Gathering:
             return short
         return short - self._roster.surplus(most) - len(self._roster.called_back(least, most))
 
-    def woke(self, now: float) -> None:
+    def woke(self, now: float, late_s: float) -> None:
         """Take note that this process stood still until now, and heard nobody.
 
-        Agents that have asked to join meanwhile are heard before the round is closed: they have come in time.
+        Agents that have asked to join meanwhile are heard before the round is closed: they have come in time. Whoever
+        asks while it stands still once more has not, else a head that does so again and again would wait without end.
+
+        Args:
+            now: monotonic seconds.
+            late_s: for how long a look at the leases was due by then.
         """
+        timing = self._settings.timing
         if self._round is not None:
             self._round.woke(now)
-        else:
-            self._deadline = max(self._deadline, now + self._settings.timing.returns_within_s)
+        elif now - late_s - timing.looks_every_s < self._due:
+            self._deadline = max(self._deadline, now + timing.returns_within_s)
 
     def succeeds(self) -> None:
         """Close the round of a successor: nodes that did not join are not waited for, but may join later."""

@@ -454,7 +454,7 @@ class Head:
         because = f"{self._settings.node} stood still for {late} s, and heard nothing"
         if paused_s:
             self._woke_at, self._stood_still = now, because
-            self.gathering.woke(now)
+            self.gathering.woke(now, paused_s)
         silent = leases.tick(now)
         for node in silent:  # the round closes below, without all of them
             lost = self._lose(node, because if paused_s else why, now, is_gone=False, may_return=paused_s > 0)

@@ -11,6 +11,7 @@ from hpc_elastic.errors import ExitCode, MissingNode, RendezvousCause, Rendezvou
 from hpc_elastic.membership.actions import Action, ClaimAttempt, Drop, Log, Note, WriteResult
 from hpc_elastic.membership.gathering import Diagnosis, other_version
 from hpc_elastic.membership.messages import Dropped, Join, Refused
+from hpc_elastic.membership.phases import HeadPhase
 from hpc_elastic.membership.timing import SPARES_COME_WITHIN_S
 from tests.membership.script import HeadScript, a_join, of_kind, the_claim, the_result
 
@@ -367,6 +368,25 @@ def test_a_head_that_stood_still_waits_half_a_lease_for_nodes_that_do_not_come()
     script.head.tick(script.now)
     assert not of_kind(script.pass_time(LEASE_S / 2 - 0.1), WriteResult)
     assert the_result(script.pass_time(0.2)).reason == "nodes_missing"
+
+
+@pytest.mark.parametrize("has_world", [False, True])
+def test_a_head_that_stands_still_again_and_again_does_not_wait_for_nodes_without_end(has_world: bool) -> None:
+    script = HeadScript(3, min_nodes=3, join_timeout_s=20)
+    script.join(0, 1)
+    if has_world:
+        script.join(2)
+        script.claimed()
+        script.beating.discard(2)
+        script.say(2, Dropped(reason="this head was silent"))  # it may return
+        script.stopped(0)
+        script.stopped(1)
+    assert script.head.phase is HeadPhase.GATHERING
+    while script.head.phase is HeadPhase.GATHERING and script.now < 60:
+        script.now += LEASE_S / 4
+        script.head.tick(script.now)
+        script.pass_time(LEASE_S / 6)
+    assert script.now <= 20 + LEASE_S
 
 
 def test_the_cause_of_a_run_that_never_began_names_the_nodes_that_had_joined_and_were_lost() -> None:
