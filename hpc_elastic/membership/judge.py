@@ -234,7 +234,7 @@ class Judge:
         A node says so when its record of it is on disk, and the file system may be slow.
         """
         world, roster, restarts = self._members.world, self._members.roster, self._settings.restarts
-        if world is None or self.verdict.roles is not None:
+        if world is None:
             return False
         running = {member.node for member in roster.unfinished.of()}
         have_ended = {member.node for member in roster.in_world()} - running

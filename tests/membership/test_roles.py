@@ -533,6 +533,29 @@ def test_the_run_has_succeeded_if_every_rank_had_exited_0_when_exit_timeout_stop
     assert result.root_cause is None
 
 
+def test_the_run_has_succeeded_though_a_role_was_to_restart_by_itself_whose_ranks_had_all_exited_0() -> None:
+    """Nothing that its ranks need is broken any more, and the records of all nodes say that they have succeeded."""
+    script = HeadScript(2, roles={1: "reader"}, restarts={"default": "restart_role", "reader": "restart_role"})
+    script.run()
+    script.start(0)
+    script.start(1)
+    script.finish(1)
+    script.say(0, Broken(attempt=1, reason="the store host died"))
+    stops = sent(script.stopped(0, succeeded="0-1"), Stop)
+    result = the_result([*script.stopped(0, succeeded="0-1"), *script.stopped(1, succeeded="2-3")])
+    assert list(stops) == ["node1"], "what its ranks have left behind ends, too"
+    assert (result.state, result.reason, result.restarts) == (RunState.SUCCEEDED, "succeeded", 0)
+
+
+def test_a_role_restarts_by_itself_whose_ranks_had_all_exited_0_while_ranks_of_another_run() -> None:
+    script = HeadScript(2, roles={1: "reader"}, restarts={"default": "restart_role", "reader": "restart_role"})
+    script.run()
+    script.start(0)
+    script.start(1)
+    script.say(0, Broken(attempt=1, reason="the store host died"))
+    assert the_claim(script.stopped(0, succeeded="0-1")).claim.roles == ("default",)
+
+
 def test_a_rank_that_had_not_exited_when_exit_timeout_stopped_it_ends_the_run() -> None:
     script = HeadScript(2, exit_timeout_s=50)
     script.run()
