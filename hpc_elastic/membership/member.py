@@ -299,7 +299,7 @@ class Member:
         self._exits.was_stopped(local_rank)
         return self._after_stop()
 
-    def _check_all_over(self) -> list[Action]:
+    def _check_all_over(self, unkillable: tuple[int, ...] = ()) -> list[Action]:
         """Record the node's end if every worker has exited 0, or has ended in a role whose failures are ignored."""
         assign, failures = self._assign, self._exits.failures
         if assign is None or not self._exits.are_all_over(assign.workers):
@@ -307,7 +307,7 @@ class Member:
         if not failures and self._exits.again:
             return self._record(WorkerState.STOPPED, "every worker exited 0, or 75 after the notice")
         if not failures:
-            return self._record(WorkerState.SUCCEEDED, "every worker exited 0")
+            return self._record(WorkerState.SUCCEEDED, "every worker exited 0", unkillable)
         if not assign.is_failure_ignored:
             return []
         return self._record(WorkerState.FAILED, f"{len(failures)} of {assign.workers} workers failed, which is ignored")
@@ -413,8 +413,9 @@ class Member:
         state = WorkerState.FAILED if self._exits.failures else WorkerState.STOPPED
         actions: list[Action] = []
         if not self._is_finished:  # else the record of success stands, whatever became of the others
-            is_over = not unkillable and not self._exits.failures and not self._exits.again
-            actions += (self._check_all_over() if is_over else []) or self._record(state, self._stop_reason, unkillable)
+            is_over = not self._exits.failures and not self._exits.again
+            ended = self._check_all_over(unkillable) if is_over else []
+            actions += ended or self._record(state, self._stop_reason, unkillable)
         if self._leave is not None:
             return [*actions, *self._depart(self._leave)]
         if self._allegiance.is_headless:

@@ -163,6 +163,19 @@ def test_a_stop_between_success_and_its_record_leaves_the_record_of_a_success() 
     assert stopped.succeeded == "2-3"
 
 
+def test_the_record_is_that_of_a_success_also_if_what_the_workers_have_left_behind_survives_kill() -> None:
+    """The run has succeeded then, if all other ranks have exited 0 as well."""
+    member = working()
+    succeed(member)
+    member.received(stop(), 0)
+    actions = member.workers_stopped(1, (77,), 26001)
+    (write,) = of_kind(actions, WriteNodeResult)
+    assert (write.result.state, write.result.unkillable) == (WorkerState.SUCCEEDED, (77,))
+    (stopped,) = told(actions)
+    assert isinstance(stopped, Stopped)
+    assert (stopped.succeeded, stopped.unkillable) == ("2-3", (77,))
+
+
 def test_reports_that_every_worker_has_its_process_when_the_nodes_record_is_durable() -> None:
     member = working()
     (write,) = of_kind(member.workers_started(1, {"2": 70, "3": 71}), WriteNodeResult)
