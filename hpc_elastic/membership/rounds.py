@@ -19,6 +19,7 @@ from hpc_elastic.membership.ranks import NodeLimits, Seat, assign_worker_ranks, 
 from hpc_elastic.membership.roster import RosterEntry
 from hpc_elastic.membership.tally import Tally
 from hpc_elastic.membership.timing import AGENT, MOST_SPARES, Profile, Timing
+from hpc_elastic.rank_set import name_ranks
 from hpc_elastic.rundir.records import (
     AttemptClaim,
     Charged,
@@ -371,8 +372,10 @@ def run_result(
 
 
 def _but_for(tally: Tally, running: Sequence[RosterEntry]) -> str:
-    """Return the words for what a success leaves out: failed ranks and running ones that are ignored."""
+    """Return the words for what a success leaves out: ranks that have not exited 0 in roles that are ignored."""
     left_out = [f"{_count(len(tally.failures), 'rank')} that failed"] if tally.failures else []
+    if tally.again:
+        left_out.append(f"{name_ranks(tally.again)} that exited 75 after the notice")
     if running:
         left_out.append(f"those that still ran on {name_some([member.node for member in running])}")
     return f", but for {' and '.join(left_out)}, which is ignored" if left_out else ""

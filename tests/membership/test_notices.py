@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
+
 from hpc_elastic.errors import ExitCode
 from hpc_elastic.membership.actions import (
     Action,
@@ -14,6 +16,7 @@ from hpc_elastic.membership.actions import (
     WriteNodeResult,
     WriteResult,
 )
+from hpc_elastic.membership.decisions import Trigger
 from hpc_elastic.membership.member import MemberPhase
 from hpc_elastic.membership.messages import (
     Assign,
@@ -292,6 +295,25 @@ def test_a_role_that_runs_on_does_not_make_it_a_success_either() -> None:
     give(script)
     again(script, 0, "0-1")
     assert the_end(script) == ("time_limit", ExitCode.NODE_LOST)
+
+
+@pytest.mark.parametrize("is_stopped", [False, True])
+def test_the_run_has_succeeded_if_only_ranks_are_to_go_on_whose_failures_are_ignored(is_stopped: bool) -> None:
+    """So do the script and a successor find by the nodes' records, and the job would not be started again for them."""
+    roles = {"default": "restart_all", "reader": "ignore"}
+    script = HeadScript(2, roles={1: "reader"}, restarts=roles)
+    script.run()
+    give(script)
+    again(script, 1, "2-3")
+    if is_stopped:  # before the other node could say so
+        script.head.job_ends(Trigger.TIME_LIMIT, "the time is over", script.now)
+        script.stopped(1)
+        actions = script.stopped(0, succeeded="0-1")
+    else:
+        actions = script.finish(0)
+    result = the_result(actions)
+    assert (result.state, result.reason) == (RunState.SUCCEEDED, "succeeded")
+    assert result.cause == "every rank exited 0, but for ranks 2-3 that exited 75 after the notice, which is ignored"
 
 
 def test_ranks_that_run_on_after_the_others_have_saved_are_stopped_before_the_result_is_written() -> None:
