@@ -166,6 +166,18 @@ def test_a_run_succeeds_whose_last_ranks_end_in_time_though_a_disk_is_too_slow_t
     assert run.disk.ended_at < 30.0, "nor does it wait for that disk"
 
 
+def test_a_run_that_is_to_succeed_after_exit_timeout_waits_for_a_role_that_started_later_until_that_ends() -> None:
+    """By then the time of the reader, which runs on, has been over for a while."""
+    roles = a_role("trainer", work_s=1.5), a_role("reader", "restart_role", nodes=1, work_s=60.0)
+    late = a_role("watcher", "restart_role", nodes=1, work_s=6.0)
+    faults = (Fault(what="exit_worker", node=3, at=7.0),)
+    result, run = the_result(a_scenario(*roles, late, faults=faults, exit_timeout_s=8.0, after_exit_timeout="succeed"))
+    assert (result.state, result.reason) == (RunState.SUCCEEDED, "exit_timeout")
+    assert "still ran on node2" in result.cause
+    first, last = min(run.witness.ended_at.values()), max(run.witness.ended_at.values())
+    assert last > first + 8.0
+
+
 # Losses that are survived.
 
 

@@ -403,8 +403,8 @@ class Conduct:
         """The time of a role is over so long after the first end, or after its attempt was opened, if that came later.
 
         How long a node takes to start its workers gives them no more time, as `docs/reference/job-yaml.md` says. A run
-        that fails then ends with the first role whose time is over; one that succeeds waits for the last. A role that
-        waits to start again is let start first.
+        that fails then ends with the first role whose time is over; one that succeeds waits for the last, if that has
+        not ended before. A role that waits to start again is let start first.
         """
         run, witness, attempts = self._run, self._run.witness, {role.role: role.attempt for role in world.roles}
         if any(part not in witness.began_at for part in attempts.items()) or not self._is_played_for_time():
@@ -418,6 +418,8 @@ class Conduct:
         stops_s = max(min(role.patience_s, GRACE_S) for role in run.scenario.roles)
         stops_s += 3 * max(run.scenario.disk_s)  # the node's result, that of the run, and what was under way before
         latest = max(due, *(at for part, at in witness.began_at.items() if part in attempts.items()))
+        if is_for_last:
+            latest = max(latest, *(witness.ended_at.get((attempts[each.role], each.rank), 0.0) for each in counts))
         is_in_time = due * (1 - DRIFT) - ON_TIME_S <= run.clock.now <= latest * (1 + DRIFT) + stops_s + ON_TIME_S
         what = f"the run ends at {run.clock.now:.2f} s without the rest"
         require(is_in_time, f"{what}, and their time is over at {due:.2f} s")
