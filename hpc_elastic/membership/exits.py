@@ -31,16 +31,22 @@ class Exits:
         """Forget all exits, so that no worker counts as ended."""
         self.failures: dict[str, FailureRecord] = {}  # by global rank
         self._ended: set[int] = set()
-        self._ended_well: set[int] = set()
+        self._ended_well: dict[int, float] = {}  # when it exited 0, by local rank
         self._again: set[int] = set()
         self._recording: set[int] = set()
         self.forget_held()
 
-    def ended_well(self, local_rank: int) -> bool:
+    def ended_well(self, local_rank: int, now: float) -> bool:
         """Record that a worker exited 0, and return whether it is the first one of this node that has ended."""
         self._ended.add(local_rank)
-        self._ended_well.add(local_rank)
+        self._ended_well[local_rank] = now
         return len(self._ended) == 1
+
+    def doubt_latest(self, now: float) -> None:
+        """Take workers that have just exited 0 for stopped: a TERM from outside may be why, and they handle it so."""
+        for local_rank in [each for each, at in self._ended_well.items() if now - at < TERM_SETTLES_S]:
+            self._ended.discard(local_rank)
+            del self._ended_well[local_rank]
 
     def took_notice(self, local_rank: int) -> bool:
         """Record that a worker exited 75 after a notice; return whether it is the first of this node that has ended."""

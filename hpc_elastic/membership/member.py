@@ -156,7 +156,7 @@ class Member:
         if isinstance(message, Assign):
             return self._assigned(message, now)
         if isinstance(message, messages.Stop):
-            return self._told_to_stop(message) if message.attempt == self.attempt else []
+            return self._told_to_stop(message, now) if message.attempt == self.attempt else []
         if isinstance(message, (messages.End, messages.Refused)):
             return self._end(message)
         if isinstance(message, messages.GiveNotice):
@@ -262,7 +262,9 @@ class Member:
         if exitcode == 0 or has_taken_notice:
             if self.phase is MemberPhase.STOPPING:
                 return []
-            is_first = (self._exits.took_notice if has_taken_notice else self._exits.ended_well)(local_rank)
+            is_first = (
+                self._exits.took_notice(local_rank) if has_taken_notice else self._exits.ended_well(local_rank, now)
+            )
             told: list[Action] = [SendToHead(message=messages.Ended(attempt=attempt))] if is_first else []
             return told + self._check_all_over()
         if self.phase is MemberPhase.STOPPING and (self._expects_term or exitcode in ENDED_BY_TERM):
@@ -364,15 +366,18 @@ class Member:
         broken = messages.Broken(attempt=self.attempt, reason=reason, state=state)
         return [Log(text=reason), SendToHead(message=broken)]
 
-    def terminated(self, signal_name: str, *, have_workers: bool) -> list[Action]:
+    def terminated(self, signal_name: str, now: float, *, have_workers: bool) -> list[Action]:
         """Stop the workers, because a signal from outside ends this agent; `have_workers` if they may have got one.
 
-        It is called once: whoever asks again is in a hurry, which concerns the workers alone.
+        It is called once: whoever asks again is in a hurry, which concerns the workers alone. The signal comes to
+        agent and workers in any order, so those that have just exited 0 may have done so for it.
         """
         if self.phase is MemberPhase.LEAVING:
             return []
         self._is_terminated = True
         self._have_workers_term = have_workers
+        if have_workers:
+            self._exits.doubt_latest(now)
         if self.phase in (MemberPhase.JOINING, MemberPhase.SEARCHING):
             return self.leaves(int(ExitCode.STOPPED), f"{signal_name} while there was no head")
         told = SendToHead(message=messages.Terminated(signal_name=signal_name))
@@ -476,7 +481,9 @@ class Member:
         """Record the workers that a TERM ended as failed, because no TERM came for this agent."""
         return [self._record_failure(*held) for held in self._exits.take_held()]
 
-    def _told_to_stop(self, stop: messages.Stop) -> list[Action]:
+    def _told_to_stop(self, stop: messages.Stop, now: float) -> list[Action]:
+        if stop.is_term_coming:
+            self._exits.doubt_latest(now)
         return self._stop(stop.manner, stop.reason, is_term_coming=stop.is_term_coming, takes_stacks=stop.takes_stacks)
 
     def _stop(

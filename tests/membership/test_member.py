@@ -118,7 +118,7 @@ def test_leaves_with_the_heads_code_if_it_is_refused() -> None:
 
 
 def test_leaves_if_it_is_terminated_before_there_is_a_head() -> None:
-    (leave,) = joining().terminated("SIGTERM", have_workers=True)
+    (leave,) = joining().terminated("SIGTERM", 9, have_workers=True)
     assert isinstance(leave, Leave)
     assert leave.exit_code == ExitCode.STOPPED
 
@@ -174,6 +174,33 @@ def test_the_record_is_that_of_a_success_also_if_what_the_workers_have_left_behi
     (stopped,) = told(actions)
     assert isinstance(stopped, Stopped)
     assert (stopped.succeeded, stopped.unkillable) == ("2-3", (77,))
+
+
+@pytest.mark.parametrize(
+    ("exits_at", "state", "succeeded"),
+    [
+        pytest.param(8.9, WorkerState.STOPPED, "", id="just before the TERM"),
+        pytest.param(8.0, WorkerState.SUCCEEDED, "2-3", id="a second before"),
+    ],
+)
+@pytest.mark.parametrize("is_own", [True, False], ids=["of this node", "that is coming"])
+def test_workers_that_exit_0_just_before_a_term_from_outside_may_have_handled_it(
+    is_own: bool, exits_at: float, state: WorkerState, succeeded: str
+) -> None:
+    """The TERM comes to agent and workers in any order, and a script may save and exit 0 in its handler."""
+    member = working()
+    member.worker_exited(1, 0, 0, exits_at)
+    member.worker_exited(1, 1, 0, exits_at)
+    if is_own:
+        member.terminated("SIGTERM", 9, have_workers=True)
+    else:
+        member.received(replace(stop(StopManner.GRACE), is_term_coming=True), 9)
+    actions = member.workers_stopped(1, (), 26001)
+    (write,) = of_kind(actions, WriteNodeResult)
+    assert write.result.state is state
+    (stopped,) = told(actions)
+    assert isinstance(stopped, Stopped)
+    assert stopped.succeeded == succeeded
 
 
 def test_reports_that_every_worker_has_its_process_when_the_nodes_record_is_durable() -> None:
@@ -416,19 +443,19 @@ def test_the_end_makes_a_member_without_workers_leave(make: Callable[[], Member]
 
 
 def test_a_term_is_told_and_stops_the_workers_without_another_one() -> None:
-    actions = working().terminated("SIGTERM", have_workers=True)
+    actions = working().terminated("SIGTERM", 9, have_workers=True)
     assert told(actions) == [Terminated(signal_name="SIGTERM")]
     assert actions[-1] == stop_workers(StopManner.GRACE, is_terminated=True)
 
 
 def test_a_signal_for_the_agent_alone_is_passed_on_to_the_workers() -> None:
-    actions = working().terminated("SIGINT", have_workers=False)
+    actions = working().terminated("SIGINT", 9, have_workers=False)
     assert actions[-1] == stop_workers(StopManner.GRACE, is_terminated=False)
 
 
 def test_workers_that_start_after_the_term_get_one_of_their_own() -> None:
     member = parked()
-    member.terminated("SIGTERM", have_workers=True)
+    member.terminated("SIGTERM", 9, have_workers=True)
     member.received(an_assign(), 0)
     assert member.received(stop(StopManner.GRACE), 0) == [stop_workers(StopManner.GRACE, is_terminated=False)]
 
@@ -438,7 +465,7 @@ def test_workers_are_left_to_the_term_that_is_coming_if_the_head_knows_of_one() 
     (action,) = working().received(coming, 0)
     assert action == StopWorkers(attempt=1, manner=StopManner.GRACE, is_terminated=False, is_term_coming=True)
     member = parked()
-    member.terminated("SIGTERM", have_workers=True)
+    member.terminated("SIGTERM", 9, have_workers=True)
     member.received(an_assign(), 0)  # these workers are too young for it
     assert member.received(coming, 0) == [stop_workers(StopManner.GRACE, is_terminated=False)]
 
@@ -453,7 +480,7 @@ def test_a_worker_that_died_of_term_is_judged_when_none_came_for_the_agent() -> 
 def test_a_worker_that_died_of_the_agents_own_term_is_no_failure() -> None:
     member = working()
     member.worker_exited(1, 0, -15, 1.0)
-    member.terminated("SIGTERM", have_workers=True)
+    member.terminated("SIGTERM", 9, have_workers=True)
     assert not of_kind(member.tick(2.0), RecordFailure)
     assert member.worker_exited(1, 1, -15, 1.1) == []
 
@@ -512,7 +539,7 @@ def test_a_welcome_that_comes_when_the_head_has_just_been_given_up_is_passed_ove
     member.connected(21, is_joined=False)
     member.received(Welcome(allocation=1, head="node1", gathers=True), 21)
     assert not of_kind(member.disconnected("the head is back", is_dead=False), Note)
-    (leave,) = of_kind(member.terminated("SIGTERM", have_workers=False), Leave)
+    (leave,) = of_kind(member.terminated("SIGTERM", 9, have_workers=False), Leave)
     assert leave.exit_code == ExitCode.STOPPED
 
 
@@ -656,7 +683,7 @@ def test_a_word_of_the_head_before_it_closes_is_no_death() -> None:
 
 def test_who_got_a_term_leaves_when_its_head_is_lost() -> None:
     member = working()
-    member.terminated("SIGTERM", have_workers=True)
+    member.terminated("SIGTERM", 9, have_workers=True)
     member.disconnected("reset", is_dead=True)
     (leave,) = of_kind(member.workers_stopped(1, (), 26000), Leave)
     assert leave.exit_code == ExitCode.STOPPED

@@ -245,7 +245,7 @@ class LocalMember:
         is_leaving = self._member.phase is MemberPhase.LEAVING  # and perhaps writes a training state
         if self._place.is_local and (is_leaving or self._is_stop_of_a_person()):
             self._group.hurry()  # a person who asked for the stop in another way asks again
-        self._do(lambda _: self._member.terminated(name, have_workers=have_workers))
+        self._do(lambda now: self._member.terminated(name, now, have_workers=have_workers))
 
     def _is_stop_of_a_person(self) -> bool:
         """Returns whether a graceful stop is under way that was not caused by a TERM which this agent gets too."""

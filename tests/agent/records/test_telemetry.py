@@ -215,7 +215,7 @@ def test_a_group_whose_failures_are_ignored_stays_unhealthy_to_its_end(node: Nod
 
 def test_workers_that_a_stop_from_outside_ended_were_terminated(node: Node) -> None:
     node.start()
-    node.show(node.member.terminated("SIGTERM", have_workers=True))
+    node.show(node.member.terminated("SIGTERM", 9, have_workers=True))
     node.show(node.member.received(End(exit_code=10, cause="node0 got SIGTERM from outside"), 0))
     node.show(node.member.workers_stopped(1, (), 25001), after_s=1)
     node.close()

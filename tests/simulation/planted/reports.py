@@ -55,6 +55,10 @@ def _returning(value: Any) -> Callable[[Any], Any]:
     return make
 
 
+def _doubting_nobody(_: Callable[[Exits, float], None]) -> Callable[[Exits, float], None]:
+    return lambda exits, now: None
+
+
 def _heard_nothing(beat: Callable[[Lease, float], list[Beat]]) -> Callable[[Lease, float], list[Beat]]:
     return lambda lease, now: [replace(each, heard=0) for each in beat(lease, now)]
 
@@ -66,8 +70,8 @@ def _with_the_port_before(stopped: Callable[..., list[Action]]) -> Callable[...,
     return workers_stopped
 
 
-def _softly(told: Callable[[Member, Stop], list[Action]]) -> Callable[[Member, Stop], list[Action]]:
-    return lambda member, stop: told(member, replace(stop, takes_stacks=False))
+def _softly(told: Callable[[Member, Stop, float], list[Action]]) -> Callable[[Member, Stop, float], list[Action]]:
+    return lambda member, stop, now: told(member, replace(stop, takes_stacks=False), now)
 
 
 def _often(look: Callable[[Leases, float], None]) -> Callable[[Leases, float], None]:
@@ -184,6 +188,9 @@ REPORT_BUGS = {
         Member, "workers_stopped", _with_the_port_before, "failures", "next store is at"
     ),
     "no stacks are taken": ReportBug(Member, "_told_to_stop", _softly, "timeouts", "and was told"),
+    "who exits 0 as a TERM comes has succeeded": ReportBug(
+        Exits, "doubt_latest", _doubting_nobody, "relayed", "had exited 0, not"
+    ),
     "a return is not noted": ReportBug(Losses, "returned", _returning(False), "foretold", "does not note"),
     "spares do not know their head": ReportBug(Members, "welcome_spares", _returning([]), "spares", "tell the spares"),
     "a time-out is not held back": ReportBug(Head, "_is_held_back", _returning(False), "timeouts", "names"),

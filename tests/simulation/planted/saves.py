@@ -29,8 +29,8 @@ class _TrustsTheDead(Members):
 
 
 class _FinishesItsStop(Member):
-    def _told_to_stop(self, stop: messages.Stop) -> list[Action]:
-        return [] if self.phase is MemberPhase.STOPPING else super()._told_to_stop(stop)
+    def _told_to_stop(self, stop: messages.Stop, now: float) -> list[Action]:
+        return [] if self.phase is MemberPhase.STOPPING else super()._told_to_stop(stop, now)
 
 
 IGNORES_FENCE = "a fence waits for the stop that is under way"
