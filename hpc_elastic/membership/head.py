@@ -459,14 +459,15 @@ class Head:
         for node in silent:  # the round closes below, without all of them
             lost = self._lose(node, because if paused_s else why, now, is_gone=False, may_return=paused_s > 0)
             actions += [*lost, *drop(node, why)]
-        if may_be_killed and not silent:
+        if may_be_killed:  # what is to follow for silent members may not concern them
             actions += self._observe(Seen(trigger=Trigger.NODE_LOST, nodes=(), detail=because), now)
         return actions
 
     def _may_be_killed(self, now: float) -> bool:
         """Return whether the guard may have killed this node's workers, for this process checks its leases too late."""
+        own = self._roster.get(self._settings.node)
         is_late = now >= self.fence_deadline() + self._settings.timing.guard_s
-        return is_late and self.phase is HeadPhase.RUNNING and self._members.is_in_world(self._settings.node)
+        return is_late and own is not None and own.is_in_world
 
     def _gather(self, now: float) -> list[Action]:
         """Close the round if every node that can join has joined, or the time is up."""

@@ -14,9 +14,10 @@ from hpc_elastic.membership.actions import Action, Log, Note, WriteResult
 from hpc_elastic.membership.decisions import History
 from hpc_elastic.membership.gathering import Diagnosis
 from hpc_elastic.membership.held_states import shared_place
-from hpc_elastic.membership.messages import Assign, Broken, Finished, Health, Stop, StopManner
+from hpc_elastic.membership.messages import Assign, Beat, Broken, Finished, Health, Stop, StopManner
 from hpc_elastic.membership.phases import HeadPhase
 from hpc_elastic.membership.ranks import NodeLimits, assign_worker_ranks, find_swaps
+from hpc_elastic.membership.timing import AGENT
 from hpc_elastic.rundir.records import SetAside
 from hpc_elastic.rundir.state_records import ChosenState, HeldState, KeptState, StateVersion
 from hpc_elastic.rundir.states import RunState
@@ -64,6 +65,23 @@ def test_a_failure_in_a_role_that_restarts_alone_stops_only_that_role() -> None:
     ]
     assert {part.master.port for part in parts.values()} == {26002}, "a store of its own, on its first node"
     assert script.head.phase is HeadPhase.RUNNING
+
+
+def test_workers_that_the_guard_may_have_killed_start_again_though_another_role_is_restarting() -> None:
+    """The head stands still for long enough while that role waits, and no member was silent."""
+    script = two_roles(trainer="restart_role", restart=a_restart_plan(first_s=30))
+    script.fail(2)
+    script.stopped(2)
+    script.stopped(3)
+    assert script.head.phase is HeadPhase.PAUSING
+    script.now += 3
+    for number in (1, 2):
+        for node_id in (1, 2, 3):
+            script.say(node_id, Beat(number=number, heard=number - 1))
+        if number == 1:
+            script.head.tick(script.now)
+    script.now = script.head.fence_deadline() + AGENT.guard_s
+    assert list(sent(script.head.tick(script.now), Stop)) == ["node0", "node1"]
 
 
 def test_a_failure_in_a_role_that_restarts_all_stops_everybody() -> None:

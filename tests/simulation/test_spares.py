@@ -10,6 +10,7 @@ import pytest
 from hpc_elastic.membership import discovery
 from hpc_elastic.membership.discovery import Dial
 from hpc_elastic.membership.succession import LostHead, Order
+from hpc_elastic.plan.roles import RestartPolicy
 from hpc_elastic.rundir.records import RunResultRecord
 from tests.simulation.draws.spares import draw_spares
 from tests.simulation.rules.invariants import BrokenRuleError
@@ -63,6 +64,21 @@ def the_run(
 def the_result(run: SimulatedRun) -> RunResultRecord:
     (result,) = run.disk.results
     return result
+
+
+@pytest.mark.parametrize("restart", ["restart_all", "restart_role", "ignore"])
+def test_workers_that_the_guard_has_killed_start_again_though_a_spare_is_all_that_was_silent(
+    restart: RestartPolicy,
+) -> None:
+    """A spare beats at other times than the members, and the run does without it; the dead ranks were waited for."""
+    roles = (
+        Role(name="trainer", restart=restart, nodes_min=2, nodes_max=3, workers=(1,), work_s=10.0),
+        Role(name="reader", restart="restart_all", nodes_min=1, nodes_max=1, workers=(1,), work_s=10.0),
+    )
+    pause = Fault(what="pause", node=0, at=0.9, phase="running", lasts_s=1.5)
+    run = SimulatedRun(Scenario(seed=80204777, roles=roles, nodes=6, lease_s=3.0, join_timeout_s=30.0, faults=(pause,)))
+    run.play()
+    assert (the_result(run).reason, max(run.disk.claims)) == ("succeeded", 2)
 
 
 def test_a_spare_takes_the_place_of_the_only_node_at_once_if_its_agent_is_killed() -> None:
