@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from hpc_elastic.membership.actions import Note
 from tests.simulation.disk import LAYOUT
+from tests.simulation.draws.machines import draw_machines
 from tests.simulation.scenario import Fault, Role, Scenario
 from tests.simulation.world import SimulatedRun
 
@@ -45,3 +47,37 @@ def test_a_successor_that_steps_down_as_it_wakes_up_claims_no_attempt_before() -
         assert len(run.disk.claims) == 2, seed
         goes_on.add(run.disk.claims[2].head)
     assert goes_on == {"node0", "node1"}
+
+
+def test_a_head_that_has_not_read_of_the_others_attempt_is_joined_by_a_node_that_it_had_lost() -> None:
+    """Both are cut off from the others, node2 for a moment from node1 as well, and their disks hide the claim."""
+    role = Role(name="trainer", restart="restart_all", nodes_min=2, nodes_max=5, workers=(1,), work_s=30.0)
+    stalls = ((2, 10.0), (1, 15.0), (2, 16.0))
+    run = SimulatedRun(
+        Scenario(
+            seed=1,
+            roles=(role,),
+            nodes=5,
+            lease_s=3.0,
+            faults=(
+                Fault(what="kill_agent", node=0, at=10.0),
+                Fault(what="partition", side=(1, 2), at=10.0, lasts_s=15.0),
+                Fault(what="partition", side=(2,), at=10.0, lasts_s=6.4),
+                *(Fault(what="stall_disk", node=node, at=at, lasts_s=4.0) for node, at in stalls),
+            ),
+        )
+    )
+    run.play()
+    notes = [what for _, _, what in run.events if isinstance(what, Note)]
+    told = [
+        (note.name, note.attempt) for note in notes if note.name == "attempt.opened" or "node2 is back" in note.message
+    ]
+    assert told[:3] == [("attempt.opened", 1), ("attempt.opened", 2), ("node.returned", 1)]
+    assert [claim.head for claim in run.disk.claims.values()] == ["node0", "node3"]
+    assert [result.reason for result in run.disk.results] == ["succeeded"]
+
+
+@pytest.mark.long
+def test_a_head_of_a_later_allocation_is_joined_while_it_claims_by_a_node_that_it_had_lost() -> None:
+    """It carries on what the head of the allocation before has opened, and its own attempt is not on the disk yet."""
+    SimulatedRun(draw_machines(84000325)).play()

@@ -37,6 +37,7 @@ class _Told:
         self.opened: set[int] = set()
         self.given_up: set[tuple[int, str]] = set()  # attempts, and why
         self.has_claimed = False
+        self.claimed_after: dict[int, int] = {}  # by attempt that it has claimed, or tried to: the one before
         self.endings = 0
         self.clocks: dict[str, float] = {}  # by node, how far its clock was ahead as its latest join arrived
         self.joining: set[str] = set()  # nodes that have asked to join, and have no answer yet
@@ -109,7 +110,8 @@ class Noted:
             told.unhealthy.discard(node)
             told.lost.add(node)
         elif action.name == "node.returned":
-            require(node in told.lost or self._was_absent(told, node), f"{what}, which was not lost")
+            was_lost = node in told.lost or self._was_absent(told, node, action.attempt)
+            require(was_lost, f"{what}, which was not lost")
             told.lost.discard(node)
         elif action.name == "node.unhealthy":
             require(bool(action.metadata.get("reason")), f"{what}, and not what was found")
@@ -170,16 +172,18 @@ class Noted:
         is_enough = are_enough(self._run, agent, here, has_world=bool(told.opened))
         require(not is_enough, f"{what}, and {sorted(here)} are with it")
 
-    def _was_absent(self, told: _Told, node: str) -> bool:
-        """Whether a node was in the world of a head before, and has not come to this one until now.
+    def _was_absent(self, told: _Told, node: str, attempt: int) -> bool:
+        """Whether a node was in the world that a head carries on, and has not come to this one until now.
 
-        If this one has opened an attempt meanwhile, that one's claim counts the node as lost.
+        That is the world of the attempt which its events are of, or before the one that it claims: another head may
+        have opened a later one meanwhile. If this one has opened an attempt, that one's claim counts the node as lost.
         """
-        latest, claim = self._run.disk.latest, self._run.disk.latest_claim
-        if latest is None or claim is None or told.joins[node] != 1:
+        before = told.claimed_after.get(attempt, attempt)
+        carried_on, claim = self._run.disk.worlds.get(before), self._run.disk.latest_claim
+        if carried_on is None or claim is None or told.joins[node] != 1:
             return False
         is_counted = claim.attempt in told.opened and any(each.node == node for each in claim.lost_nodes)
-        return is_counted or any(each.node == node for each in latest.nodes)
+        return is_counted or any(each.node == node for each in carried_on.nodes)
 
     def _claims(self, told: _Told, claim: AttemptClaim, world: World) -> None:
         """A head claims an attempt, in which no node starts workers that it has noted to be unhealthy.
@@ -202,6 +206,7 @@ class Noted:
         absent = {agent.name for agent in self._run.agents} - told.here - told.lost - told.left_out.keys()
         require(not (is_first and absent), f"{claim.head} claims attempt {claim.attempt}, and says nothing of {absent}")
         told.has_claimed = True
+        told.claimed_after[claim.attempt] = claim.predecessor or 0
 
     def _opens(self, agent: Agent, told: _Told, note: Note) -> None:
         claim, world = self._run.disk.claims.get(note.attempt), self._run.disk.worlds.get(note.attempt)
