@@ -19,6 +19,8 @@ from tests.simulation.world import SimulatedRun
         pytest.param(28000018, id="a drained node that is there keeps no spare out"),
         pytest.param(72000485, id="the last worker ends before an announced stop is due"),
         pytest.param(880145, id="a head that took over awaits its silent predecessor when it is needed"),
+        pytest.param(84000256, id="a node that was lost twice stays out when it is back"),
+        pytest.param(84001024, id="a pause of a drained head costs the one node that is left an attempt"),
     ],
 )
 def test_a_schedule_that_broke_a_rule_breaks_none_any_more(seed: int) -> None:

@@ -8,6 +8,7 @@ words: a dead agent is known at once, a silent one after the lease, a head looks
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -25,6 +26,7 @@ SPARES_S = 1.0  # a successor that has room waits so long for more nodes
 
 BACK_S = 5.0  # who was cut off dials again within that
 ANY = "*"  # as a cause
+LOST_TOO_OFTEN = 2  # times in a run: then a node is set aside, as one that was drained
 CALM_S = 4.0  # after which all is at work
 ASKS_PER_S = 6  # of a head
 TURNS_PER_LEASE = 40  # of a member, and of a head for each
@@ -60,7 +62,8 @@ class Foretold:
         self._rivals = set[str]()  # that this head lacks, and that may be alive for all that it knows
         self._before = ""  # the head of the attempt before
         self._attempt = self._restarts = self._losses = 0
-        self._drained: set[str] = set()
+        self._aside: set[str] = set()  # drained, or lost too often
+        self._times_lost = Counter[str]()
         self._away: dict[str, float] = {}  # nodes that are cut off, and until when
         self._next: Next | None = Next("the first attempt", 0.0, 2.0 + 1.5 + SOON_S)
         self._calm_at = 0.0  # when something happened last
@@ -123,7 +126,7 @@ class Foretold:
         coming, lease_s = self._next, self._run.scenario.lease_s
         self._here.discard(name)
         self._rivals.add(name)
-        self._losses += 1
+        self._is_lost(name)
         assert coming is not None
         if len(self._usable) < self._run.scenario.min_nodes or (successor := self._successor(self._lost_head)) is None:
             self.is_played = False
@@ -145,7 +148,8 @@ class Foretold:
             self._rivals.add(name)
         if name not in self._places and not is_head:
             return  # a spare is not missed
-        self._losses += name in self._places
+        if name in self._places:
+            self._is_lost(name)
         earliest_s, latest_s = 0.0, 0.0
         if is_silent and not is_head:
             # The newest answer that it is known to have got was sent one or two beats before.
@@ -168,6 +172,13 @@ class Foretold:
         self._fill()
         self._expect(f"an attempt without {name}", now, earliest_s, latest_s, name)
 
+    def _is_lost(self, name: str) -> None:
+        """A node is lost from the world: the second time that is taken for its fault, if two others are there."""
+        self._losses += 1
+        self._times_lost[name] += len(self._there - {name}) > 1
+        if self._times_lost[name] >= LOST_TOO_OFTEN:
+            self._aside.add(name)
+
     def _fall_short(self, name: str, now: float, earliest_s: float, latest_s: float, *, is_silent: bool) -> None:
         """Too few are left; those that are only silent may go on by themselves, or come back."""
         scenario, lease_s = self._run.scenario, self._run.scenario.lease_s
@@ -189,8 +200,8 @@ class Foretold:
 
     @property
     def _usable(self) -> set[str]:
-        """Who may have workers: those who were drained only if the others are too few."""
-        others = self._there - self._drained
+        """Who may have workers: those who are set aside only if the others are too few."""
+        others = self._there - self._aside
         return others if len(others) >= self._run.scenario.min_nodes else self._there
 
     def _successor(self, lost: str = "") -> str | None:
@@ -217,7 +228,7 @@ class Foretold:
         if lasts_s < scenario.lease_s * 2 / 3:
             return
         if lasts_s < scenario.lease_s:  # the others have stopped, come back, and nobody is lost
-            if len(self._places) > 1:
+            if set(self._places) - {name}:
                 self._expect("an attempt after a pause of the head", now + lasts_s, 0.0, BACK_S, ANY)
             return
         if len(self._usable - {name}) < scenario.min_nodes:
@@ -231,7 +242,7 @@ class Foretold:
         scenario = self._run.scenario
         is_short = len(self._here - self._away.keys() - {name}) < scenario.min_nodes
         if is_short and name in self._places and name != self._head and lasts_s < 1.6 * scenario.lease_s:
-            self._losses += 1  # the head waits for it, and so does it for the head
+            self._is_lost(name)  # the head waits for it, and so does it for the head
             self._expect(f"an attempt with {name}, which is back", now + lasts_s, 0.0, BACK_S, name)
             return
         if name == self._head or name not in self._here or is_short:
@@ -242,15 +253,15 @@ class Foretold:
         self._away[name] = now + lasts_s
         self._rivals.add(name)
         if name in self._places:
-            self._losses += 1
+            self._is_lost(name)
             self._fill()
             lease_s = self._run.scenario.lease_s
             self._expect(f"an attempt without {name}", now, lease_s * 2 / 3 - SOON_S, lease_s * 11 / 12, name)
 
     def _is_drained(self, name: str, now: float) -> None:
-        if name in self._drained or len(self._usable - {name}) < self._run.scenario.min_nodes:
+        if name in self._aside or len(self._usable - {name}) < self._run.scenario.min_nodes:
             return  # nothing is done
-        self._drained.add(name)
+        self._aside.add(name)
         if name in self._places:
             self._fill()
             self._expect(f"an attempt without {name}, which was drained", now, 0.0, LOOKS_S)
@@ -264,7 +275,7 @@ class Foretold:
                 self._rivals.discard(name)
                 self._calm_at = now + 2 * CALM_S
                 is_wanted = len(self._places) < scenario.max_nodes and scenario.rejoin == "immediately"
-                if is_wanted and name in self._here and name not in self._drained:
+                if is_wanted and name in self._here and name not in self._aside:
                     self._fill()
                     self._expect(f"an attempt with {name}, which is back", until, 0.0, BACK_S)
 
