@@ -21,6 +21,7 @@ from tests.simulation.world import SimulatedRun
         pytest.param(880145, id="a head that took over awaits its silent predecessor when it is needed"),
         pytest.param(84000256, id="a node that was lost twice stays out when it is back"),
         pytest.param(84003672, id="a drained node looks for a head that stands still, as members do"),
+        pytest.param(84004255, id="who is back takes part after a pause of the head"),
         pytest.param(84001024, id="a pause of a drained head costs the one node that is left an attempt"),
     ],
 )

@@ -230,6 +230,7 @@ class Foretold:
         if lasts_s < scenario.lease_s:  # the others have stopped, come back, and nobody is lost
             self._calm_at = now + lasts_s  # the others look for it meanwhile, also those without a part in the world
             if set(self._places) - {name}:
+                self._fill()
                 self._expect("an attempt after a pause of the head", now + lasts_s, 0.0, BACK_S, ANY)
             return
         if len(self._usable - {name}) < scenario.min_nodes:
