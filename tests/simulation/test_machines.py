@@ -23,6 +23,14 @@ def test_nodes_of_a_slow_disk_do_not_supersede_each_other_for_ever_if_the_first_
     assert sum(agent.exit_code == 0 for agent in run.agents) >= 8
 
 
+@pytest.mark.long
+def test_an_agent_that_is_frozen_as_it_asks_to_join_may_beat_as_soon_as_it_has_asked() -> None:
+    """Its beat is due by then: it counts from the moment in which the question was made."""
+    run = SimulatedRun(draw_machines(84000151))
+    run.play()
+    assert run.agents[1].process.has_ever_frozen
+
+
 def test_a_name_that_was_absent_a_moment_ago_is_found_on_nfs() -> None:
     run = SimulatedRun(Scenario(seed=1, roles=(ROLE,), nodes=2, stale_s=30.0))
     path, seen = "/simulated/somewhere/record.json", []

@@ -157,7 +157,8 @@ class Conduct:
             self._knows_size.add(agent)
         if before is None:  # the question to join counts as one
             waited_s = now - self._asked_at.get(agent, now - patience_s)
-            require(waited_s >= patience_s / 4 - self._late_s, f"{agent.name} asks to join and sends a beat at once")
+            is_due = waited_s >= patience_s / 4 - self._late_s or agent.process.has_ever_frozen
+            require(is_due, f"{agent.name} asks to join and sends a beat at once")
             return
         longest_s, late_s = patience_s / (2 if is_first_known else 4), self._late_s
         is_due = patience_s / 4 - late_s <= now - before <= longest_s + late_s
