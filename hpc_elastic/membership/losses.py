@@ -105,8 +105,8 @@ class Losses:
     def succeed(self, succession: Succession, here: set[str], expected: tuple[str, ...], now: float) -> tuple[str, ...]:
         """Record as lost the nodes of a predecessor's world that have not joined this head, its successor.
 
-        However long ago the last contact was, the absent nodes have one lease from now on: this agent may have been
-        paused.
+        However long ago the last contact was, the absent nodes have one lease from now on, and more if this agent comes
+        late: it may have been paused, or have a slow disk, as the others then have, too.
 
         Returns:
             The nodes of that world that are absent.
@@ -117,7 +117,8 @@ class Losses:
             self._count(node, is_dead=node == lost.node and lost.is_dead)
         self._lost.update(absent)
         self._rivals.update(set(expected) - here - ({lost.node} if lost.is_dead else set()))
-        self._awaits_rivals_until = max(lost.contact + self._timing.awaits_rivals_s, now + self._timing.lease_s)
+        awaits_s = self._timing.awaits_others_s(now - lost.contact)
+        self._awaits_rivals_until = max(lost.contact + self._timing.awaits_rivals_s, now + awaits_s)
         if succession.is_spare:  # a member that gathers meanwhile goes on, or ends the run, within its own times
             self._awaits_rivals_until += self._timing.lease_s
         self._awaits_return_until = self._awaits_rivals_until

@@ -127,6 +127,18 @@ class Timing:
         """Return how long a side with too few nodes waits for the other nodes to go on without it."""
         return _slowly(3 * self.lease_s) + 1
 
+    def awaits_others_s(self, since_contact_s: float) -> float:
+        """Return how long a successor with too few nodes waits for the others from the end of its round on, at least.
+
+        Where it comes later than a quick disk lets it, the others may come as late, each after its own readings, and
+        ask those who are gone before they ask this one.
+
+        Args:
+            since_contact_s: how long after `contact` its round has ended.
+        """
+        late_s = max(0.0, since_contact_s - self.closes_after_contact_s)
+        return self.lease_s + min(late_s, MOST_LATE_S)
+
     @property
     def awaits_return_s(self) -> float:
         """Return how long a head waits for silent members without which no side can go on.
@@ -206,6 +218,7 @@ ANSWERS_WITHIN_S = 0.5
 ROUND_TRIPS = 2
 MOST_DOUBLINGS = 3
 LONGEST_ANSWER_S = ANSWERS_WITHIN_S * 2**MOST_DOUBLINGS
+MOST_LATE_S: float = 2 * LONGEST_ANSWER_S  # a round of dialling, in which two do not answer: the lost head, and another
 # The pauses after the rounds of dialling, of which the last one stays, and between two looks into the run directory.
 DIAL_PAUSES_S = (0.05, 0.1, 0.2, 0.4, 0.5)
 READS_EVERY_S = 1.0

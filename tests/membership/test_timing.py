@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from hpc_elastic.membership.lease import Lease, MemberLease
 from hpc_elastic.membership.messages import Beat
-from hpc_elastic.membership.timing import AGENT, DRIFT, KILL_S, TORCHRUN, Profile, Timing
+from hpc_elastic.membership.timing import AGENT, DRIFT, KILL_S, MOST_LATE_S, TORCHRUN, Profile, Timing
 from hpc_elastic.plan.leases import LONGEST_LEASE_S
 from tests.membership.script import HeadScript
 
@@ -112,6 +112,14 @@ def test_the_head_ends_a_run_before_the_silent_ones_who_would_name_all_others(
 @given(timings())
 def test_a_side_with_too_few_nodes_waits_until_the_others_must_have_gone_on(timing: Timing) -> None:
     assert timing.awaits_rivals_s > timing.closes_after_contact_s
+
+
+@given(timings())
+def test_a_successor_that_comes_late_waits_longer_for_the_others_but_not_for_ever(timing: Timing) -> None:
+    in_time = timing.closes_after_contact_s
+    assert timing.awaits_others_s(in_time - 1) == timing.awaits_others_s(in_time) == timing.lease_s
+    assert timing.awaits_others_s(in_time + 5) == pytest.approx(timing.lease_s + 5)
+    assert timing.awaits_others_s(in_time + 1000) == timing.lease_s + MOST_LATE_S
 
 
 @pytest.mark.parametrize("profile", PROFILES, ids=lambda profile: profile.name)

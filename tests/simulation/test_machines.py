@@ -24,6 +24,15 @@ def test_nodes_of_a_slow_disk_do_not_supersede_each_other_for_ever_if_the_first_
 
 
 @pytest.mark.long
+def test_successors_whom_a_slow_disk_makes_late_wait_until_they_have_found_each_other() -> None:
+    """Six nodes are left, each closes its round at another time, and asks four dead ones before the next successor."""
+    run = SimulatedRun(draw_machines(84000135))
+    run.play()
+    assert [result.reason for result in run.disk.results] == ["succeeded"]
+    assert [len(claim.members) for claim in run.disk.claims.values()] == [10, 5]
+
+
+@pytest.mark.long
 def test_an_agent_that_is_frozen_as_it_asks_to_join_may_beat_as_soon_as_it_has_asked() -> None:
     """Its beat is due by then: it counts from the moment in which the question was made."""
     run = SimulatedRun(draw_machines(84000151))
