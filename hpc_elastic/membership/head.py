@@ -448,7 +448,8 @@ class Head:
         leases = self._members.leases
         actions = leases.questions(now)
         why = f"no answer for {self._settings.lease_s:.3g} s"
-        late_s, may_be_killed = now - leases.next_tick, self._may_be_killed(now)
+        # The guard may have killed this node's workers, where this process checks its leases so late.
+        late_s, may_be_killed = now - leases.next_tick, now >= self.fence_deadline() + self._settings.timing.guard_s
         paused_s = leases.paused_s(now)  # then this process was silent, not the members, and they may be back soon
         late = f"{late_s:.0f}" if late_s >= 1 else f"{late_s:.1f}"
         because = f"{self._settings.node} stood still for {late} s, and heard nothing"
@@ -459,15 +460,14 @@ class Head:
         for node in silent:  # the round closes below, without all of them
             lost = self._lose(node, because if paused_s else why, now, is_gone=False, may_return=paused_s > 0)
             actions += [*lost, *drop(node, why)]
-        if may_be_killed:  # what is to follow for silent members may not concern them
+        if may_be_killed and self._runs_on_here():
             actions += self._observe(Seen(trigger=Trigger.NODE_LOST, nodes=(), detail=because), now)
         return actions
 
-    def _may_be_killed(self, now: float) -> bool:
-        """Return whether the guard may have killed this node's workers, for this process checks its leases too late."""
-        own = self._roster.get(self._settings.node)
-        is_late = now >= self.fence_deadline() + self._settings.timing.guard_s
-        return is_late and own is not None and own.is_in_world
+    def _runs_on_here(self) -> bool:
+        """Return whether this node has workers that nobody stops, and that are not about to start."""
+        own, roles = self._roster.get(self._settings.node), self._judge.verdict.roles
+        return own is not None and own.is_in_world and roles is not None and own.role not in roles
 
     def _gather(self, now: float) -> list[Action]:
         """Close the round if every node that can join has joined, or the time is up."""
