@@ -1,11 +1,11 @@
 """Ranks of a world: which node gets which global, group and role ranks, and which store.
 
-A node that stays keeps its place, and its role but for a spare that is called back to its own. In the first
-world of an allocation nodes are in the order of their ids. In each later world, the nodes of the world before
-that are still here are in the order that they had. The place of a node that is gone is taken by a newcomer of
-the same role with as many workers, so that no other node's ranks change; if there is none, by a newcomer of the
-same role with another number of workers; if there is none either, by a spare of another role, which gets the
-role and the number of workers of the place, in roles that have too few nodes first; else the other nodes close
+A node that stays keeps its place and its role, but for a spare that is called back to its own role: it is a
+newcomer of that one. In the first world of an allocation nodes are in the order of their ids. In each later world, the
+nodes of the world before that are still here are in the order that they had. The place of a node that is gone is taken
+by a newcomer of the same role with as many workers, so that no other node's ranks change; if there is none, by a
+newcomer of the same role with another number of workers; if there is none either, by a spare of another role, which
+gets the role and the number of workers of the place, in roles that have too few nodes first; else the other nodes close
 up. Newcomers that found no such place come last, while there is room.
 """
 
@@ -163,9 +163,11 @@ def _fill_places(old: Sequence[WorldNode], seats: Sequence[T], head: str) -> tup
 
     A head that is new comes first, the others by id.
     """
-    here = {seat.node: seat for seat in seats}
-    places: list[T | None] = [here.pop(node.node, None) for node in old]
-    newcomers = sorted(here.values(), key=lambda seat: (_is_asked_last(seat), seat.node != head, seat.node_id))
+    roles = {node.node: node.role for node in old}
+    staying = {seat.node: seat for seat in seats if roles.get(seat.node) == seat.role}
+    places: list[T | None] = [staying.get(node.node) for node in old]
+    others = (seat for seat in seats if seat.node not in staying)
+    newcomers = sorted(others, key=lambda seat: (_is_asked_last(seat), seat.node != head, seat.node_id))
     fits: Sequence[Callable[[WorldNode, T], bool]] = (
         lambda gone, seat: (gone.role, gone.workers) == (seat.role, seat.workers),
         lambda gone, seat: gone.role == seat.role,

@@ -202,6 +202,23 @@ def test_only_a_spare_takes_a_place_of_another_role_and_no_role_outgrows_its_own
     assert names(world_of([*nodes[:3], nodes[4]], before, limits)) == ["node0", "node1", "node2", "node4"]
 
 
+def test_a_spare_that_is_called_back_to_its_role_leaves_its_place_to_a_newcomer_and_moves_nobody() -> None:
+    nodes = seats([1] * 5, ["trainer", "reader", "watcher", "watcher", "watcher"])
+    limits = NodeLimits(all_nodes=4, of_role={"trainer": 1, "reader": 1, "watcher": 2})
+    before = world_of([nodes[0], replace(nodes[4], role="reader"), *nodes[2:4]], limits=limits)
+    assert names(before) == ["node0", "node2", "node3", "node4"]
+    after = world_of([nodes[0], nodes[1], nodes[3], nodes[4]], before, limits)
+    assert [(node.node, node.role) for node in after.nodes] == [
+        ("node0", "trainer"),
+        ("node4", "watcher"),
+        ("node3", "watcher"),
+        ("node1", "reader"),
+    ]
+    swapped = [action for action in opening(after, "why", before) if isinstance(action, Note)][1:]
+    instead = [(note.metadata["node"], note.metadata["instead_of"]) for note in swapped]
+    assert instead == [("node4", "node2"), ("node1", "node4")]
+
+
 @pytest.mark.parametrize(
     ("here", "swaps"),
     [

@@ -787,8 +787,8 @@ def test_a_spare_in_the_place_of_another_role_goes_back_to_its_own_where_that_on
     world = the_claim(script.claimed()).world
     assert [(node.node, node.role) for node in world.nodes] == [
         ("node0", TRAINER),
-        ("node4", READER),
         ("node2", READER),
+        ("node4", READER),
     ]
     assert {rank.role_rank for rank in world.ranks if rank.role == READER} == {0, 1, 2, 3}
 

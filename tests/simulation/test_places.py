@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from tests.simulation.draws.general import draw
 from tests.simulation.scenario import Fault, Role, Scenario
 from tests.simulation.world import SimulatedRun
 
@@ -49,6 +50,15 @@ def test_a_spare_takes_the_place_of_its_own_role_first() -> None:
     run = the_run(5, 1)
     assert places(run) == ["", "reader", "reader"]
     assert [result.reason for result in run.disk.results] == ["succeeded"]
+
+
+def test_a_spare_that_goes_back_to_its_own_role_moves_nobody_of_that() -> None:
+    """Its place is taken by the node that had it before, which is back (general seed 86007937)."""
+    run = SimulatedRun(draw(86007937))
+    run.play()
+    second, third = ([node.node for node in run.disk.worlds[attempt].nodes][3:] for attempt in (2, 3))
+    assert second == ["node3", "node7", "node5", "node6"]
+    assert third == ["node3", "node4", "node7", "node6"]
 
 
 @pytest.mark.parametrize(("role", "attempts"), [("trainer", 3), ("reader", 2)])

@@ -309,11 +309,18 @@ class Rules:
         kept = [node for node in then if node in now]
         moved = [node for node in kept if then[node] != now[node] and not self._is_called_back(node, world)]
         require(not moved, f"{moved} have other roles in attempt {world.attempt} than before")
-        order = [node for node in now if node in then]
+        back = {node for node in kept if then[node][0] != now[node][0]}
+        order, kept = (
+            [node for node in each if node in now and node in then and node not in back] for each in (now, then)
+        )
         require(order == kept, f"the places of {kept} change to {order} in attempt {world.attempt}")
         if len(world.nodes) == len(before.nodes):
             places = [(one.node, other.node) for one, other in zip(before.nodes, world.nodes, strict=True)]
-            new = [(gone, node) for gone, node in places if gone != node and (gone in now or node in then)]
+            new = [
+                (gone, node)
+                for gone, node in places
+                if gone != node and (gone in now or node in then) and not back & {gone, node}
+            ]
             short = {role for role, _ in then.values()} - {role for role, _ in now.values()}
             is_filled = sorted(role for role, _ in then.values()) == sorted(role for role, _ in now.values())
             require(not new or bool(short) or not is_filled, f"places change without need: {new}")

@@ -222,8 +222,10 @@ class Noted:
     def _swaps(self, what: str, note: Note) -> None:
         world, before = self._run.disk.worlds[note.attempt], self._run.disk.worlds.get(note.attempt - 1)
         node, gone = note.metadata.get("node"), note.metadata.get("instead_of")
-        now, then = {each.node for each in world.nodes}, {each.node for each in before.nodes} if before else set()
-        require(node in now - then and gone in then - now, f"{what} in the place of {gone}: {now} after {then}")
+        now = {(each.node, each.role) for each in world.nodes}  # a spare may be called back to its own role
+        then = {(each.node, each.role) for each in before.nodes} if before else set()
+        came, left = {name for name, _ in now - then}, {name for name, _ in then - now}
+        require(node in came and gone in left, f"{what} in the place of {gone}: {now} after {then}")
 
     def watch(self) -> None:
         """From time to time: when all have their workers in an attempt, its head notes that it has started."""
