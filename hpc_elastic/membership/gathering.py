@@ -198,9 +198,10 @@ class Gathering:
             late_s: for how long a look at the leases was due by then.
         """
         timing = self._settings.timing
+        began = now - late_s - timing.looks_every_s
         if self._round is not None:
-            self._round.woke(now)
-        elif now - late_s - timing.looks_every_s < self._due:
+            self._round.woke(now, began)
+        elif began < self._due:
             self._deadline = max(self._deadline, now + timing.returns_within_s)
 
     def succeeds(self) -> None:

@@ -35,6 +35,7 @@ from hpc_elastic.membership.node_news import RoundNews
 from hpc_elastic.membership.notice_rounds import NoticeRounds
 from hpc_elastic.membership.notices import NoticeGiven
 from hpc_elastic.membership.operator_stop import OperatorStop, PendingStop
+from hpc_elastic.membership.own_node import OwnNode
 from hpc_elastic.membership.phases import HeadPhase
 from hpc_elastic.membership.roster import RosterEntry
 from hpc_elastic.membership.rounds import (
@@ -96,9 +97,7 @@ class Head:
         self._news = RoundNews(self._roster)
         self._resume_at = -NEVER
         self._held = HeldTimeouts()
-        self._woke_at = -NEVER  # when this process went on after a pause
-        self._stood_still = ""  # for how long
-        self._fenced_by = NEVER  # when a stop for a lost member must have killed this node's own workers
+        self._own_node = OwnNode(settings, self._roster, self._members.leases)
         self._opens_at = now + settings.timing.starts_again_after_s if settings.may_predecessor_live else -NEVER
         self._start_gathering(now)
 
@@ -174,7 +173,7 @@ class Head:
 
         The time is in monotonic seconds.
         """
-        return NEVER if self.phase in ENDING else min(self._members.leases.deadline, self._fenced_by)
+        return NEVER if self.phase in ENDING else self._own_node.deadline
 
     # Events of members.
 
@@ -258,7 +257,7 @@ class Head:
     def _lose(self, node: str, why: str, now: float, *, is_gone: bool, may_return: bool) -> list[Action]:
         # Where this head stood still the next attempt names no node for it, nor one that has stood still with it and
         # says goodbye now; one that does not return is named if that ends the run.
-        was_paused = may_return and now < self._woke_at + self._settings.timing.returns_within_s
+        was_paused = may_return and self._own_node.has_just_woken(now)
         is_agent_alone = is_gone and (may_return or not self._members.may_have_restarted(node, now))
         has_not_left = may_return or not is_agent_alone
         if is_gone and may_return:
@@ -275,15 +274,14 @@ class Head:
         actions: list[Action] = [loss_note(node, why, self._noted_attempt), *self._notices.lost(node)]
         is_in_world = self._members.is_in_world(node)
         if is_in_world and (may_return or not is_gone):  # it may be alive, and may take this head's place
-            lease_ended = member.lease.acked + self._settings.lease_s  # long ago, if this process was paused
-            self._fenced_by = min(self._fenced_by, min(now, lease_ended) + self._settings.timing.fences_within_s)
+            self._own_node.fences_for(member.lease, now)
             actions += self._members.fence() if self._judge.verdict.is_final else []
         # While a role gathers to start again by itself, the others run on.
         is_needed = is_in_world and (self.phase is not HeadPhase.GATHERING or member.is_in_world)
         if is_needed or not self.gathering.can_be_enough():
             is_dead = is_gone and not may_return
             nodes = () if was_paused and self.gathering.can_be_enough() else (node,)
-            detail = why if nodes else self._stood_still
+            detail = why if nodes else self._own_node.stood_still
             seen = Seen(trigger=Trigger.NODE_LOST, nodes=nodes, detail=detail, is_agent_dead=is_dead)
             actions += self._observe(seen, now)
         else:
@@ -371,7 +369,7 @@ class Head:
         if judge.verdict.decision is not None:
             return self._stop(judge.verdict.decision, now)
         self.phase = HeadPhase.RUNNING
-        self._fenced_by = NEVER  # no member lost before can have opened this attempt
+        self._own_node.has_fenced()  # no member lost before can have opened this attempt
         judge.verdict.attempt_opened()
         self._members.begin(now)
         self._barriers.begin(now)
@@ -445,29 +443,21 @@ class Head:
         return actions
 
     def _check_leases(self, now: float) -> list[Action]:
-        leases = self._members.leases
+        leases, own_node = self._members.leases, self._own_node
         actions = leases.questions(now)
-        why = f"no answer for {self._settings.lease_s:.3g} s"
-        # The guard may have killed this node's workers, where this process checks its leases so late.
-        late_s, may_be_killed = now - leases.next_tick, now >= self.fence_deadline() + self._settings.timing.guard_s
+        because, why = own_node.why_late(now), f"no answer for {self._settings.lease_s:.3g} s"
+        may_be_killed = own_node.may_be_killed(now)
         paused_s = leases.paused_s(now)  # then this process was silent, not the members, and they may be back soon
-        late = f"{late_s:.0f}" if late_s >= 1 else f"{late_s:.1f}"
-        because = f"{self._settings.node} stood still for {late} s, and heard nothing"
         if paused_s:
-            self._woke_at, self._stood_still = now, because
+            own_node.woke(now)
             self.gathering.woke(now, paused_s)
         silent = leases.tick(now)
         for node in silent:  # the round closes below, without all of them
             lost = self._lose(node, because if paused_s else why, now, is_gone=False, may_return=paused_s > 0)
             actions += [*lost, *drop(node, why)]
-        if may_be_killed and self._runs_on_here():
+        if may_be_killed and own_node.has_workers(but=self._judge.verdict.roles):
             actions += self._observe(Seen(trigger=Trigger.NODE_LOST, nodes=(), detail=because), now)
         return actions
-
-    def _runs_on_here(self) -> bool:
-        """Return whether this node has workers that nobody stops, and that are not about to start."""
-        own, roles = self._roster.get(self._settings.node), self._judge.verdict.roles
-        return own is not None and own.is_in_world and roles is not None and own.role not in roles
 
     def _gather(self, now: float) -> list[Action]:
         """Close the round if every node that can join has joined, or the time is up."""
@@ -621,7 +611,8 @@ class Head:
 
     def _carry_out(self, now: float) -> list[Action]:
         """Carry out the decision that stands, now that no worker is left that it is about."""
-        decision, self._fenced_by = self._judge.verdict.decision, NEVER
+        self._own_node.has_fenced()
+        decision = self._judge.verdict.decision
         if isinstance(decision, Finish):
             return self._await_quorum(now) if self._judge.is_short_of_nodes else self._finish()
         self._roster.unseat(self._judge.verdict.roles)

@@ -239,9 +239,23 @@ class SuccessionRound:
         self._departures = roster.departures
         self._returns_until = -NEVER
 
-    def woke(self, now: float) -> None:
-        """Give members a moment to return that have not been heard because this process stood still until now."""
-        self._returns_until = now + self._timing.returns_within_s
+    def woke(self, now: float, began: float) -> None:
+        """Give members a moment to return that have not been heard because this process stood still until now.
+
+        They get it once: a process that stands still again and again would otherwise wait without end.
+
+        Args:
+            now: monotonic seconds.
+            began: since when, at the earliest, it stood still.
+        """
+        if began < self._gives_up_at:
+            self._returns_until = now + self._timing.returns_within_s
+
+    @property
+    def _gives_up_at(self) -> float:
+        """Return until when nodes are waited for that are needed, or that belong to the world; they have to find it."""
+        found = self._began + self._timing.is_found_within_s
+        return max(self.succession.lost.contact + self._timing.closes_after_contact_s, found)
 
     def closes_at(self, is_enough: Callable[[], bool], has_room: Callable[[], bool]) -> float:
         """Return when the next attempt may be opened with the nodes that have joined, in monotonic seconds.
@@ -251,9 +265,8 @@ class SuccessionRound:
             has_room: whether the next world has room for some more of the step's nodes.
         """
         lost = self.succession.lost
-        if not (self._is_complete() and is_enough()):  # a successor that begins late has to be found, too
-            found = self._began + self._timing.is_found_within_s
-            return max(lost.contact + self._timing.closes_after_contact_s, found, self._returns_until)
+        if not (self._is_complete() and is_enough()):
+            return max(self._gives_up_at, self._returns_until)
         at = lost.contact if lost.is_dead else lost.contact + self._timing.succeeds_after_contact_s
         if lost.was_paused and not lost.is_dead:  # a head that wakes up as this agent does has a moment to answer
             at = max(at, self._began + self._timing.is_found_within_s)

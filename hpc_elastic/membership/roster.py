@@ -56,6 +56,9 @@ class Awaited:
     def __init__(self) -> None:
         self._by_role: dict[str, dict[str, RosterEntry]] = {}
 
+    def __contains__(self, member: RosterEntry) -> bool:
+        return member.node in self._by_role.get(member.role, ())
+
     def add(self, member: RosterEntry) -> None:
         """Add a member to those that are waited for."""
         self._by_role.setdefault(member.role, {})[member.node] = member

@@ -581,9 +581,14 @@ def test_a_head_that_was_paused_tells_of_itself_where_a_member_has_given_it_up_m
     assert (len(claim.members), claim.spend.node_losses) == (4, 0)
 
 
-def late_head(late_s: float) -> tuple[HeadScript, list[Action]]:
-    """A head that checks its leases so much too late for its own workers, and what it does; all members were heard."""
+def late_head(late_s: float, *, has_ended: bool = False) -> tuple[HeadScript, list[Action]]:
+    """A head that checks its leases so much too late for its own workers, and what it does; all members were heard.
+
+    `has_ended`: its own workers have exited 0 before.
+    """
     script = running(min_nodes=1)
+    if has_ended:
+        script.finish(0)
     script.now += LEASE_S / 3
     for number in (1, 2):
         for node_id in (1, 2, 3):
@@ -601,6 +606,15 @@ def test_workers_that_the_guard_may_have_killed_start_again_though_no_member_was
     claim = the_claim(done).claim
     assert re.fullmatch(r"node0 stood still for [0-9.]+ s, and heard nothing", claim.reason)
     assert (len(claim.members), claim.spend.node_losses, claim.spend.restarts) == (4, 0, 0)
+
+
+def test_a_head_whose_own_workers_had_ended_when_its_guard_killed_restarts_nobody() -> None:
+    script, done = late_head(AGENT.guard_s, has_ended=True)
+    assert not of_kind(done, SendToMember)
+    assert script.head.phase is HeadPhase.RUNNING
+    for node_id in (1, 2, 3):
+        done += script.finish(node_id)
+    assert the_result(done).state.value == "SUCCEEDED"
 
 
 def test_a_head_that_is_late_but_not_for_its_guard_goes_on() -> None:
@@ -760,6 +774,17 @@ def test_a_successor_that_stood_still_while_it_gathered_gives_members_a_moment_t
     assert not of_kind(script.pass_time(LEASE_S / 2 - 0.1), ClaimAttempt)
     claim = the_claim(script.pass_time(0.2)).claim
     assert (claim.members, claim.reason) == (("node1", "node2"), "node0, node3 were lost: no answer for 6 s")
+
+
+def test_a_successor_that_stands_still_again_waits_no_second_time_for_members() -> None:
+    """Else one that does so again and again would never open an attempt."""
+    script = succeeding(succession(is_dead=True), min_nodes=1)
+    script.join(1, 2)
+    script.now += 3 * LEASE_S
+    assert not of_kind(script.head.tick(script.now), ClaimAttempt)
+    script.join(2)
+    script.now += 3 * LEASE_S
+    assert the_claim(script.head.tick(script.now)).claim.members == ("node1",)
 
 
 def joined_by_all(script: HeadScript) -> list[Action]:

@@ -9,10 +9,11 @@ from hpc_elastic.agent.drivers import head_start
 from hpc_elastic.membership import head, members
 from hpc_elastic.membership.actions import Action
 from hpc_elastic.membership.decisions import Finish, RestartWorkers
-from hpc_elastic.membership.head import NEVER, Head
+from hpc_elastic.membership.head import Head
 from hpc_elastic.membership.judge import Judge, Seen
 from hpc_elastic.membership.losses import Losses
 from hpc_elastic.membership.members import Members
+from hpc_elastic.membership.own_node import OwnNode
 from tests.simulation.plant import Plant
 
 
@@ -38,8 +39,9 @@ class _ForgetsWhoIsLost(Losses):
         return ()
 
 
-class _NeverStoodStill(Head):
-    _woke_at = property(lambda self: -NEVER, lambda self, moment: None)
+class _NeverStoodStill(OwnNode):
+    def has_just_woken(self, now: float) -> bool:
+        return False
 
 
 # By bug: the kind of schedule and the seed that show it, what the rule says, and where it is planted.
@@ -53,7 +55,7 @@ FENCE_BUGS: dict[str, tuple[str, int, str, tuple[Any, str, Any]]] = {
     "a head lets its own workers run": ("farewells", 0, "own workers may run", (head_start, "Head", _LetsItsOwnRun)),
     "silence is taken for death": ("last-losses", 9, "and they may live", (head, "Judge", _TakesSilenceForDeath)),
     "ranks of lost nodes are named": ("last-losses", 2, "their nodes are lost", (members, "Losses", _ForgetsWhoIsLost)),
-    "a head that stood still blames others": ("foretold", 0, "it stood still", (head_start, "Head", _NeverStoodStill)),
+    "a head that stood still blames others": ("foretold", 0, "it stood still", (head, "OwnNode", _NeverStoodStill)),
 }
 
 

@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 NEVER = float("inf")
 NOTHING: Collection[object] = ()  # an empty collection of any kind
 OF_HEAD: Mapping[str, object] = {
-    "_fenced_by": NEVER,
     "_closing._ender": None,
     "_closing._is_script_unsure": False,
     "_closing.exit_code": 0,
@@ -45,6 +44,7 @@ OF_HEAD: Mapping[str, object] = {
     "_members.losses._goodbyes": NOTHING,
     "_members.losses._is_successors": False,
     "_news._told": NOTHING,
+    "_own_node._fenced_by": NEVER,
     "_tally._answered": NOTHING,
     "_tally.again": NOTHING,
     "_tally.paused": NOTHING,
