@@ -51,12 +51,13 @@ if sys.argv[1] == "hpc_elastic.agent.conclude":
         file.write(sys.argv[3])
     sys.exit(int(os.environ.get("STUB_CONCLUDES", "0")))
 if sys.argv[1] == "hpc_elastic.agent.survivors":
+    found = open(f"{stubs}/survivors").read() if os.path.exists(f"{stubs}/survivors") else ""
     with open(f"{stubs}/looked", "a+") as file:
-        print("looked", file=file)
+        print(found, file=file)  # a line of this for each look
         file.seek(0)
         looks = len(file.readlines())
-    if os.path.exists(f"{stubs}/survivors"):
-        print(open(f"{stubs}/survivors").read().replace("LOOKS", str(looks)))
+    if found:
+        print(found.replace("LOOKS", str(looks)))
     sys.exit(0)
 node = os.environ.get("HPC_ELASTIC_LOCAL_NODE_ID", "0")
 def terminated(number, frame):
