@@ -421,12 +421,16 @@ class _Reader:
         except OSError as error:
             self._notes.append(f"{path} cannot be read: {error.strerror}")
             return b""
-        with open(descriptor, "rb") as file:
-            try:
-                return file.read(_LONGEST_RECORD) if stat.S_ISREG(os.fstat(descriptor).st_mode) else b""
-            except OSError as error:
-                self._notes.append(f"{path} cannot be read: {error.strerror}")
+        try:
+            if not stat.S_ISREG(os.fstat(descriptor).st_mode):
                 return b""
+            with open(descriptor, "rb", closefd=False) as file:
+                return file.read(_LONGEST_RECORD)
+        except OSError as error:
+            self._notes.append(f"{path} cannot be read: {error.strerror}")
+            return b""
+        finally:
+            os.close(descriptor)
 
 
 def _parse(content: bytes) -> Mapping[str, Any]:

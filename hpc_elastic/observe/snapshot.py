@@ -218,7 +218,7 @@ def make_snapshot(facts: Facts, job: JobStatus | None, note: str | None = None) 
         between=None if state.is_final else facts.between,
         set_aside=facts.beside.set_aside,
         left_out=facts.beside.left_out,
-        changed_scripts=tuple(map(str, facts.allocation.get("changed_scripts") or ())),
+        changed_scripts=_texts(facts.allocation.get("changed_scripts")),
         clock_steps=facts.clock_steps,
         notice=facts.notice if state is RunState.RUNNING and not facts.has_ended else None,
     )
@@ -251,6 +251,10 @@ def _failures_here(failures: Mapping[str, Any], facts: Facts) -> Mapping[str, An
         else failure
         for rank, failure in failures.items()
     }
+
+
+def _texts(value: object) -> tuple[str, ...]:
+    return tuple(map(str, value)) if isinstance(value, list) else ()
 
 
 def _limit(plan: Mapping[str, Any], name: str) -> int | None:

@@ -96,6 +96,7 @@ def test_no_reader_stops_at_a_value_of_another_kind(run: RunBuilder, capfd: pyte
         ("plan.json", ("restart", "max_restarts"), [None]),
         ("plan.json", ("restart", "max_node_losses"), "x"),
         ("result.json", ("failures", "3", "error_file"), True),
+        ("allocations/0001.json", ("changed_scripts",), True),
     ],
 )
 def test_a_value_of_another_kind_is_as_if_it_were_absent(
@@ -104,6 +105,13 @@ def test_a_value_of_another_kind_is_as_if_it_were_absent(
     path = Path(run.layout.root, file)
     path.write_text(json.dumps(changed(json.loads(path.read_text()), way, value)))
     assert_readable(run, capfd, (file, way, value))
+
+
+def test_a_folder_in_the_place_of_a_record_is_passed_over(run: RunBuilder, capfd: pytest.CaptureFixture[str]) -> None:
+    path = Path(run.layout.error(2, 3))
+    path.unlink(missing_ok=True)
+    path.mkdir(parents=True)
+    assert_readable(run, capfd, path)
 
 
 def test_a_report_goes_to_standard_output(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -137,7 +138,7 @@ def _head_events(layout: RunLayout, node: str) -> Iterator[Mapping[str, Any]]:
         if b'"attempt.' in line or b'"node.' in line or b'"run.ending"' in line:
             with contextlib.suppress(ValueError):
                 event = json.loads(line)
-                if isinstance(event, dict) and isinstance(event.get("time_ns"), int):
+                if isinstance(event, dict) and all(isinstance(event.get(key), int) for key in ("time_ns", "attempt")):
                     yield event
 
 
@@ -214,7 +215,7 @@ def _failure(attempt: int, rank: int, failure: Mapping[str, Any]) -> FailureSeen
         attempt=attempt,
         rank=rank,
         node=str(failure.get("node", "")),
-        at=float(at) if isinstance(at, (int, float)) else 0.0,
+        at=float(at) if isinstance(at, (int, float)) and math.isfinite(at) else 0.0,
         failure_class=str(failure.get("class", "")),
         message=str(failure.get("message") or _exit(failure)),
     )
@@ -250,9 +251,11 @@ def _stack(layout: RunLayout, attempt: int, rank: int) -> str:
 def _first_ranks(layout: RunLayout, attempt: int) -> dict[str, tuple[int, int]]:
     nodes = _object(layout.world(attempt)).get("nodes") if attempt else None
     return {
-        str(node["node"]): (int(node["first_rank"]), int(node["workers"]))
+        str(node["node"]): (node["first_rank"], node["workers"])
         for node in (nodes if isinstance(nodes, list) else ())
-        if isinstance(node, dict) and {"node", "first_rank", "workers"} <= node.keys()
+        if isinstance(node, dict)
+        and "node" in node
+        and all(isinstance(node.get(key), int) for key in ("first_rank", "workers"))
     }
 
 

@@ -283,7 +283,11 @@ def _percent(part: float, whole: float) -> str:
 
 
 def _moment(seconds: float) -> str:
-    return f"<time>{datetime.fromtimestamp(seconds, timezone.utc).strftime('%Y-%m-%d %H:%M:%S')}</time>"
+    try:
+        moment = datetime.fromtimestamp(seconds, timezone.utc)
+    except (ValueError, OverflowError):  # no time at all: the record is damaged
+        return "-"
+    return f"<time>{moment.strftime('%Y-%m-%d %H:%M:%S')}</time>"
 
 
 def _as_data(value: object) -> str:

@@ -163,6 +163,27 @@ def test_garbage_in_a_file_of_lines_is_left_out(tmp_path: Path, file: str, garba
     render(layout)
 
 
+@pytest.mark.parametrize(
+    ("file", "old", "new"),
+    [
+        ("attempts/0002/world.json", '"first_rank": 0', '"first_rank": null'),
+        ("attempts/0002/world.json", '"workers": 8', '"workers": "x"'),
+        ("attempts/0001/nodes/node000.json", r'"timestamp": [0-9.]+', '"timestamp": NaN'),
+        ("attempts/0001/nodes/node000.json", r'"timestamp": [0-9.]+', '"timestamp": 1e300'),
+        ("nodes/node000/events.jsonl", '"attempt": 1', '"attempt": []'),
+        ("allocations/0001.json", '"format_version"', '"changed_scripts": true, "format_version"'),
+    ],
+)
+def test_a_value_of_another_kind_is_left_out(tmp_path: Path, file: str, old: str, new: str) -> None:
+    layout = build_run(tmp_path / "run", nodes=2, faults=[Fault(0, "x")])
+    path = tmp_path / "run" / file
+    text, count = re.subn(old, new, path.read_text())
+    path.write_text(text)
+    _, page = render(layout)
+    assert count
+    assert page.count("h1") == 1
+
+
 def test_without_plotly_one_line_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     import sys
 
