@@ -107,7 +107,7 @@ def check_no_copy(path: str) -> None:
     """
     if (original := find_original(path)) is not None:
         raise RunDirectoryError(
-            f"{path} is a copy, and the run goes on in {original}",
+            f"{path} is a copy, and the run itself is in {original}",
             tip=f"to stop that one: `hpc-elastic cancel {shlex.quote(original)}`",
         )
 

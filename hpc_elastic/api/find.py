@@ -1,19 +1,23 @@
 """Finds the run that a user's argument names (a path, a job id, a name), or the default run without an argument.
 
 Theory of operation. Without an argument the default is the run directory that we are in, else the latest run of this
-folder: one that was submitted in it, or lies in its `hpc-elastic-runs`. Of several runs with a name, those of this
-folder are preferred. A verb that only reads may take the latest run of all folders if this one has none, and then has
-to say so; a run of another folder is never stopped unless it was named.
+folder: one that was submitted in it, or lies in its `hpc-elastic-runs`; else the run directory that this folder lies
+in, as that of a rank's logs does. Of several runs with a name, those of this folder are preferred. A verb that only
+reads may take the latest run of all folders if this one has none, and then has to say so; a run of another folder is
+never stopped unless it was named.
 """
 
 from __future__ import annotations
 
 import os
+import shlex
 from collections.abc import Callable, Sequence
 
 from hpc_elastic.api.identity import owner_of, working_directory
 from hpc_elastic.api.known_runs import (
+    enclosing_run,
     find_by_later_job,
+    find_gone,
     find_task,
     is_array,
     is_of_this_folder,
@@ -58,28 +62,49 @@ def find_run_or_array(wanted: str | None, *, say: Callable[[str], None] | None =
 
     Raises:
         UsageError: nothing has this name.
-        RunDirectoryError: the path exists and is neither.
+        RunDirectoryError: the path exists and is neither, or the directory of the run was moved or removed.
     """
     if (directory := find_directory(wanted)) is not None:
         return directory
     if wanted is not None:
         if (found := _find_known(wanted) or find_by_later_job(wanted)) is None:
-            raise UsageError(
-                f"no run {wanted!r}: it is no run directory, and no run has that name or job id",
-                tip="`hpc-elastic list` shows the runs",
-            )
+            raise _not_found(wanted)
         return found
     latest: IndexEntry | None = None
     for entry in known_runs():
         if is_of_this_folder(entry):
             return layout_of(entry)
         latest = latest or entry
+    if (above := _run_around_here()) is not None:
+        return above
     if latest is None:
         raise UsageError("there is no run yet", tip="start one with `hpc-elastic submit job.yaml`")
     if say is None:
         raise UsageError(f"{NONE_HERE}; the latest of all is in {latest.run_dir}", tip="name a run")
     say(f"{NONE_HERE}; this is the latest of all, in {latest.run_dir}")
     return layout_of(latest)
+
+
+def _not_found(wanted: str) -> UsageError | RunDirectoryError:
+    """Return the error about a name that no run has, or none whose directory is there."""
+    gone = find_gone(wanted)
+    if gone is None:
+        return UsageError(
+            f"no run {wanted!r}: it is no run directory, and no run has that name or job id",
+            tip="`hpc-elastic list` shows the runs",
+        )
+    job = shlex.quote(gone.job_id)
+    left = f"; `squeue --job {job}` says whether its job is still there, and `scancel {job}` ends it"
+    return RunDirectoryError(
+        f"the directory of run {wanted!r}, {gone.run_dir}, was moved or removed",
+        tip=f"name it by its new path if it was moved{left if gone.scheduler == 'slurm' else ''}",
+    )
+
+
+def _run_around_here() -> RunLayout | None:
+    here = working_directory()
+    above = None if here is None else enclosing_run(here)
+    return None if above is None else RunLayout(above)
 
 
 def _find_known(wanted: str) -> RunLayout | ArrayLayout | None:
@@ -112,8 +137,10 @@ def find_to_stop(wanted: str | None) -> RunLayout | ArrayLayout | Sequence[Index
     known = list(known_runs(wanted))
     if not known or (wanted is not None and all(entry.name != wanted for entry in known)):
         return find_run_or_array(wanted)
-    here = [entry for entry in known if is_of_this_folder(entry)]
-    return here or known
+    if here := [entry for entry in known if is_of_this_folder(entry)]:
+        return here
+    above = _run_around_here() if wanted is None else None
+    return known if above is None else above
 
 
 def find_directory(wanted: str | None) -> RunLayout | ArrayLayout | None:

@@ -27,11 +27,22 @@ def known_runs(wanted: str | None = None) -> Iterator[IndexEntry]:
     a new one, or the folder may have been moved.
     """
     index = index_path(os.environ)
-    needle = "" if wanted is None else json.dumps(wanted, ensure_ascii=False)[1:-1]
+    needle = "" if wanted is None else _needle(wanted)
     merged = heapq.merge(
         read_entries(index, containing=needle), _lost_runs(index), key=lambda entry: entry.submitted, reverse=True
     )
     return (entry for entry in merged if wanted is None or has_name(entry, wanted))
+
+
+def find_gone(wanted: str) -> IndexEntry | None:
+    """Return the newest run or array of this name or id in the index whose directory was moved or removed."""
+    entries = read_entries(index_path(os.environ), containing=_needle(wanted), are_gone=True)
+    return next((entry for entry in entries if has_name(entry, wanted)), None)
+
+
+def _needle(wanted: str) -> str:
+    """Return how a name or id stands in a line of the index."""
+    return json.dumps(wanted, ensure_ascii=False)[1:-1]
 
 
 def has_name(entry: IndexEntry, wanted: str) -> bool:
@@ -103,6 +114,15 @@ def is_array(path: str) -> bool:
 def is_run_directory(path: str) -> bool:
     """Return whether the directory holds a run's plan."""
     return os.path.isfile(RunLayout(path).plan)
+
+
+def enclosing_run(folder: str) -> str | None:
+    """Return the run directory that the folder lies in, at any depth; None if there is none."""
+    while (above := os.path.dirname(folder)) != folder:
+        if is_run_directory(above):
+            return above
+        folder = above
+    return None
 
 
 def find_original(path: str) -> str | None:

@@ -102,6 +102,11 @@ class Facts:
         """The job id of the next allocation if one waits, else of the latest one, which somebody may have started."""
         return self.chained or _job_id(self.allocation, self.submission)
 
+    @property
+    def scheduler(self) -> str:
+        """The name of the run's scheduler; empty where neither of the records that have it is there."""
+        return str(self.plan.get("scheduler") or self.submission.get("scheduler") or "")
+
 
 class FactReader:
     """Reads a run directory repeatedly; files that cannot change any more are read once.

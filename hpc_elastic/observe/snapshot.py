@@ -126,7 +126,7 @@ def take_tolerant_snapshot(layout: RunLayout) -> Snapshot:
 def elsewhere(facts: Facts) -> str | None:
     """Return the machine of a local run if it is not this one, where its processes would look dead; else None."""
     host = facts.submission.get("host")
-    is_here = facts.plan.get("scheduler") != "local" or host in (None, os.uname().nodename)
+    is_here = facts.scheduler != "local" or host in (None, os.uname().nodename)
     return None if is_here else str(host)
 
 
@@ -137,14 +137,14 @@ def is_same_scheduler(facts: Facts) -> bool:
     """
     from hpc_elastic.scheduler.slurm.identity import may_be_of_another_cluster
 
-    return facts.plan.get("scheduler") != "slurm" or not may_be_of_another_cluster(facts.submission)
+    return facts.scheduler != "slurm" or not may_be_of_another_cluster(facts.submission)
 
 
 def is_anothers_job(facts: Facts) -> bool:
     """Return whether the scheduler that is asked here knows another job by the id of the run's."""
     from hpc_elastic.scheduler.slurm.identity import is_anothers_job
 
-    if facts.plan.get("scheduler") != "slurm" or facts.job_id is None:
+    if facts.scheduler != "slurm" or facts.job_id is None:
         return False
     return is_anothers_job(facts.job_id, facts.submission, str(facts.submission.get("array") or facts.run_dir))
 
@@ -184,8 +184,8 @@ def make_snapshot(facts: Facts, job: JobStatus | None, note: str | None = None) 
         run=str(plan.get("run") or submission.get("run") or ""),
         name=str(plan.get("name") or submission.get("name") or ""),
         run_dir=facts.run_dir,
-        site=str(plan.get("site", "")),
-        scheduler=str(plan.get("scheduler", "")),
+        site=str(plan.get("site") or submission.get("site") or ""),
+        scheduler=facts.scheduler,
         job_id=facts.job_id,
         state=state,
         exit_code=result.get("exit_code"),

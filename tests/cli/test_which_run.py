@@ -290,6 +290,55 @@ def test_run_directory_that_one_stands_in_is_meant(a: Path, slurm: FakeSlurm, ca
     assert cancelled(slurm) == ["1"]
 
 
+def test_run_whose_directory_one_stands_below_is_meant_if_this_folder_has_none(
+    a: Path, slurm: FakeSlurm, capsys: Capture
+) -> None:
+    _, run_dir = submit(a, capsys)
+    submit(a, capsys)
+    ranks = Path(run_dir, "attempts", "0001", "ranks")
+    ranks.mkdir(parents=True)
+    os.chdir(ranks)
+    assert main(["status", "--json"]) == 0
+    shown = capsys.readouterr()
+    assert (json.loads(shown.out)["run_dir"], shown.err) == (run_dir, "")
+    assert main(["cancel"]) == 0
+    assert cancelled(slurm) == ["1"]
+
+
+@pytest.mark.long
+def test_run_of_this_folder_is_meant_before_the_one_whose_directory_it_lies_in(
+    a: Path, slurm: FakeSlurm, capsys: Capture
+) -> None:
+    _, run_dir = submit(a, capsys)
+    job, _ = submit(make_folder(a, os.path.join(run_dir, "inside")), capsys)
+    assert main(["cancel"]) == 0
+    assert cancelled(slurm) == [job]
+
+
+def test_name_of_a_run_whose_directory_is_gone_says_so_and_how_its_job_ends(
+    a: Path, slurm: FakeSlurm, capsys: Capture
+) -> None:
+    job, run_dir = submit(a, capsys)
+    shutil.rmtree(run_dir)
+    for words in (["status", job], ["cancel", job], ["logs", "digits"]):
+        capsys.readouterr()
+        assert main(words) == 5
+        error = capsys.readouterr().err
+        assert f"the directory of run '{words[1]}', {run_dir}, was moved or removed" in error
+        assert f"`scancel {job}` ends it" in error
+    assert cancelled(slurm) == []
+
+
+def test_run_that_has_lost_its_plan_is_cancelled_by_its_submission(a: Path, slurm: FakeSlurm, capsys: Capture) -> None:
+    job, run_dir = submit(a, capsys)
+    os.unlink(RunLayout(run_dir).plan)
+    assert main(["status", "--json", job]) == 0
+    shown = json.loads(capsys.readouterr().out)
+    assert (shown["scheduler"], shown["site"], shown["job_state"]) == ("slurm", "generic-slurm", "PENDING")
+    assert main(["cancel", job]) == 0
+    assert cancelled(slurm) == [job]
+
+
 @pytest.mark.long
 def test_array_is_the_run_of_its_folder(a: Path, b: Path, slurm: FakeSlurm, capsys: Capture) -> None:
     job, run_dir = submit(a, capsys, "--array", "env.SEED=0..1")
@@ -429,7 +478,7 @@ def test_copy_of_a_run_is_not_cancelled_in_place_of_the_original(
     os.chdir(copy)
     for verb in (["cancel"], ["cancel", str(copy)]):
         assert main(verb) == 5
-        assert f"{copy} is a copy, and the run goes on in {run_dir}" in capsys.readouterr().err
+        assert f"{copy} is a copy, and the run itself is in {run_dir}" in capsys.readouterr().err
     assert cancelled(slurm) == []
     assert [path for path in copy.rglob("requests.jsonl") if path.stat().st_size] == []
 
