@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections import deque
 from collections.abc import Callable
 
 from hpc_elastic.api.cancel import (
@@ -45,13 +44,14 @@ def cancel_array(layout: ArrayLayout, *, by: str, say: Callable[[str], None]) ->
         SchedulerError: the scheduler refused, or does not answer.
     """
     array_watch = ArrayWatch(layout, warn=say, settle_s=SETTLE_S)
-    runs = [run for run, _ in array_watch.facts.runs if not os.path.exists(run.result)]
-    if runs:
+    left = [run for run, _ in array_watch.facts.runs if not os.path.exists(run.result)]
+    if left:
         check_no_copy(layout.root)
         _check_host(array_watch)
     # Before the first look, which gives a task that is gone the result of one that nobody stopped.
     # One that cannot be asked is enough: then the scheduler ends all.
-    is_asked = ask_if_possible(runs, by, say)
+    # A folder that was removed is not made again for the request.
+    is_asked = ask_if_possible([run for run in left if os.path.isdir(run.root)], by, say)
     array_watch.note_stop()
     snapshot = array_watch.look()
     if snapshot.is_over:
@@ -63,7 +63,7 @@ def cancel_array(layout: ArrayLayout, *, by: str, say: Callable[[str], None]) ->
             raise
         stays = "the requests to stop stay in the run directories: the tasks end as soon as their agents read them"
         raise with_what_stays(error, f"{stays}, those that wait when they start") from error
-    if not snapshot.is_over:
+    if not (snapshot.is_over or array_watch.lacks_only_gone(snapshot)):
         raise StillRunningError(
             f"job {snapshot.job_id} was cancelled {ENDING_S:g} s ago and still has {len(_not_over(snapshot))} tasks",
             tip=f"`hpc-elastic status {snapshot.job_id}` says when they are over",
@@ -74,10 +74,11 @@ def cancel_array(layout: ArrayLayout, *, by: str, say: Callable[[str], None]) ->
 def _cancel(
     array_watch: ArrayWatch, snapshot: ArraySnapshot, is_asked: bool, say: Callable[[str], None]
 ) -> ArraySnapshot:
-    scheduler = make_scheduler(snapshot.scheduler, run_dir=snapshot.tasks[0].run_dir)
+    first = array_watch.facts.layout.task(0)
+    scheduler = make_scheduler(snapshot.scheduler, run_dir=first.root)
     left = _not_over(snapshot)
     # `selected_by` is in the records of its tasks alone.
-    record = store.read_json(RunLayout(snapshot.tasks[0].run_dir).submission) or array_watch.facts.record
+    record = store.read_json(first.submission) or array_watch.facts.record
     check_whose_job(str(snapshot.job_id), record, snapshot.scheduler, snapshot.run_dir)
     scheduler.cancel_pending(snapshot.job_id)
     if is_asked and (running := [task for task in left if task.allocations]):
@@ -112,5 +113,7 @@ def _job_outside(task: Snapshot) -> str:
 
 
 def _look_until_over(array_watch: ArrayWatch, seconds: float) -> ArraySnapshot:
-    (last,) = deque(array_watch.until_over(within_s=seconds), maxlen=1)
-    return last
+    for snapshot in array_watch.until_over(within_s=seconds):
+        if array_watch.lacks_only_gone(snapshot):
+            break
+    return snapshot

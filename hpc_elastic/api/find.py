@@ -17,7 +17,7 @@ from hpc_elastic.api.identity import owner_of, working_directory
 from hpc_elastic.api.known_runs import (
     enclosing_run,
     find_by_later_job,
-    find_gone,
+    find_removed,
     find_task,
     is_array,
     is_of_this_folder,
@@ -25,6 +25,7 @@ from hpc_elastic.api.known_runs import (
     known_runs,
 )
 from hpc_elastic.errors import RunDirectoryError, UsageError
+from hpc_elastic.observe.facts import find_gone
 from hpc_elastic.rundir.index import IndexEntry
 from hpc_elastic.rundir.layout import ArrayLayout, RunLayout
 
@@ -69,6 +70,8 @@ def find_run_or_array(wanted: str | None, *, say: Callable[[str], None] | None =
     if wanted is not None:
         if (found := _find_known(wanted) or find_by_later_job(wanted)) is None:
             raise _not_found(wanted)
+        if (gone := find_gone(found.root)) is not None:  # of a task: of a run the index tells
+            raise gone
         return found
     latest: IndexEntry | None = None
     for entry in known_runs():
@@ -87,7 +90,7 @@ def find_run_or_array(wanted: str | None, *, say: Callable[[str], None] | None =
 
 def _not_found(wanted: str) -> UsageError | RunDirectoryError:
     """Return the error about a name that no run has, or none whose directory is there."""
-    gone = find_gone(wanted)
+    gone = find_removed(wanted)
     if gone is None:
         return UsageError(
             f"no run {wanted!r}: it is no run directory, and no run has that name or job id",

@@ -34,7 +34,7 @@ def known_runs(wanted: str | None = None) -> Iterator[IndexEntry]:
     return (entry for entry in merged if wanted is None or has_name(entry, wanted))
 
 
-def find_gone(wanted: str) -> IndexEntry | None:
+def find_removed(wanted: str) -> IndexEntry | None:
     """Return the newest run or array of this name or id in the index whose directory was moved or removed."""
     entries = read_entries(index_path(os.environ), containing=_needle(wanted), are_gone=True)
     return next((entry for entry in entries if has_name(entry, wanted)), None)

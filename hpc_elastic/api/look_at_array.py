@@ -79,10 +79,15 @@ class ArrayWatch:
                 raise gone
             time.sleep(max(pause_s, 2 * (now - started)))
 
+    def lacks_only_gone(self, snapshot: ArraySnapshot) -> bool:
+        """Return whether all tasks are over but those whose folders were moved or removed."""
+        return all(task.is_over for task in snapshot.tasks) and len(snapshot.tasks) + len(self._gone()) == snapshot.size
+
     def _find_gone(self, snapshot: ArraySnapshot) -> FileSystemError | None:
         """Return the error about a folder that is gone and without which the array never ends."""
-        layout = self.facts.layout
-        if (gone := find_gone(layout.root)) is not None or not all(task.is_over for task in snapshot.tasks):
+        if (gone := find_gone(self.facts.layout.root)) is not None or not all(task.is_over for task in snapshot.tasks):
             return gone
-        tasks = (layout.task(number) for number in range(snapshot.size))
-        return next(filter(None, (find_gone(task.root) for task in tasks)), None)
+        return next(iter(self._gone()), None)
+
+    def _gone(self) -> list[FileSystemError]:
+        return [gone for run, _ in self.facts.runs if (gone := find_gone(run.root)) is not None]

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from hpc_elastic.errors import HpcElasticError, RunDirectoryError, SchedulerError
 from hpc_elastic.observe.diagnosis import SETTLE_S
-from hpc_elastic.observe.facts import Facts
+from hpc_elastic.observe.facts import Facts, find_gone
 from hpc_elastic.observe.snapshot import Snapshot, elsewhere, make_snapshot
 from hpc_elastic.observe.watch import RunWatch
 from hpc_elastic.rundir.layout import RunLayout
@@ -123,6 +123,8 @@ class ManyWatch:
             return None
         try:
             facts = watch.read()
+            if not facts.plan and (gone := find_gone(watch.layout.root)) is not None:
+                raise gone
         except HpcElasticError as error:
             if error.message != self._unread.get(number):
                 self._warn(error.message)

@@ -365,6 +365,35 @@ def test_cancel_of_an_array_on_a_full_disk_succeeds_at_once(
     assert said.err.count("the result could not be written") == 1
 
 
+def test_task_whose_folder_was_removed_is_named_and_not_told_as_pending(
+    workplace: Path, fake_slurm: FakeSlurm, capsys: Capture
+) -> None:
+    folder = submit(fake_slurm, workplace)
+    shutil.rmtree(folder / "1")
+    capsys.readouterr()
+    assert main(["status", "--json", "42"]) == 0
+    said = capsys.readouterr()
+    assert [task["array_task"] for task in json.loads(said.out)["tasks"]] == [0, 2, 3]
+    assert f"{folder}/1 is gone: it was moved or removed" in said.err
+    assert main(["status", "42_1"]) == 5
+    assert f"{folder}/1 is gone: it was moved or removed" in capsys.readouterr().err
+
+
+def test_cancel_of_an_array_does_not_wait_for_a_task_whose_folder_was_removed(
+    workplace: Path, fake_slurm: FakeSlurm, capsys: Capture
+) -> None:
+    folder = submit(fake_slurm, workplace)
+    for task in (0, 1):
+        end(folder, task)
+    shutil.rmtree(folder / "2")
+    fake_slurm.script("scancel", f"echo '42|42|CANCELLED|0|0||None|' >{fake_slurm.folder}/rows")
+    fake_slurm.script("squeue", f"cat {fake_slurm.folder}/rows 2>/dev/null || echo '42|42_3|PENDING|0|0||None|'")
+    assert main(["cancel", "42"]) == 0
+    assert "digits ended: 2 SUCCEEDED, 1 CANCELLED" in capsys.readouterr().out
+    assert not (folder / "2").exists()
+    assert fake_slurm.calls("scancel")[-1] == "scancel 42"
+
+
 def test_refused_cancel_of_an_array_tells_that_its_tasks_end_when_they_start(
     workplace: Path, fake_slurm: FakeSlurm, capsys: Capture
 ) -> None:
