@@ -157,8 +157,8 @@ class Run:
         checked = 0
         for path in self.path.rglob("*"):
             name = path.relative_to(self.path).as_posix()
-            # A worker may be stopped while it writes the value of its function, which nobody reads then.
-            is_workers = path.name.startswith(".return_value.pkl.")
+            # A worker may be stopped while it writes a checkpoint, or its value, which nobody reads then.
+            is_workers = path.name.startswith((".return_value.pkl.", "checkpoint.pt."))
             assert killed or is_workers or not name.endswith(".tmp"), name
             kind = _kind(name)
             if kind is None:
