@@ -7,13 +7,12 @@ from dataclasses import replace
 from typing import Any
 
 from hpc_elastic.agent.drivers import head_start, participation
-from hpc_elastic.membership import head, members, messages
+from hpc_elastic.membership import members, messages
 from hpc_elastic.membership.actions import Action
 from hpc_elastic.membership.decisions import Trigger
 from hpc_elastic.membership.head import Head
 from hpc_elastic.membership.judge import Seen
 from hpc_elastic.membership.member import Member
-from hpc_elastic.membership.members import Members
 from hpc_elastic.membership.messages import Join
 from hpc_elastic.membership.ranks import Seat
 from hpc_elastic.membership.roster import Roster, RosterEntry
@@ -58,14 +57,6 @@ class _JoinsAsHealthy(Member):
         return replace(join, unhealthy=None)
 
 
-class _TakesBackItsRole(Members):
-    def admit(self, join: Join, now: float, *, is_late: bool, attempt: int) -> list[Action]:
-        actions = super().admit(join, now, is_late=is_late, attempt=attempt)
-        if (member := self.roster.get(join.node)) is not None:
-            member.role, member.workers = join.role, join.workers
-        return actions
-
-
 class _FindsNothing(Member):
     def examined(self, problem: str | None) -> list[Action]:
         return []
@@ -77,7 +68,6 @@ BUGS: dict[str, tuple[Any, str, Any]] = {
     "an unhealthy head's node ends the run": (head_start, "Head", _HeadMustBeHealthy),
     "a head passes over what checks find later": (head_start, "Head", _PassesOver),
     "a member joins another head as if it were healthy": (participation, "Member", _JoinsAsHealthy),
-    "a node that is back has its first role again": (head, "Members", _TakesBackItsRole),
     "a member keeps what its checks find to itself": (participation, "Member", _FindsNothing),
 }
 
