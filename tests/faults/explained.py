@@ -5,8 +5,9 @@ for a look at the difference with git. Paths, process ids, ports and times are r
 
 Which ranks fail as victims, and which are stopped before they do, is a race in every run; so are tracebacks of torch
 and of Python, which change with their versions. These parts are in the goldens and are not compared. Of a fault that
-several ranks may be blamed for, ranks and nodes are not compared either; of one that may end in several ways only which
-rows there are.
+several ranks may be blamed for, ranks and nodes are not compared either, nor is the line of the one that is told where
+each waited at its own; of one that may end in several ways only which rows there are. Of a line that is clipped, what
+is left of it: a longer path of the folder leaves less.
 """
 
 from __future__ import annotations
@@ -50,7 +51,9 @@ _REPLACED = (
     (r"\bfor \d+ s\b", "for 2 s"),
     (r"\b\w+@[\w.-]+ asked|\bby \w+@[\w.-]+$", lambda match: re.sub(r"\w+@[\w.-]+", "ada@login", match[0])),
     (r"\b[\d.]+ (of [\d.]+ [MG]iB free)", r"0 \1"),
+    (r"\b(waiting \d+ms for) send (operation)", r"\1 recv \2"),  # gloo finds either first
 )
+_CLIPPED = " [...]"  # the end of a line that is longer than `explain` shows
 _TIME = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d")
 
 
@@ -104,9 +107,16 @@ def differences(fault: Fault, text: str) -> Iterator[str]:
     old, new = (comparable(fault, of) for of in (_golden(fault).read_text(encoding="utf-8"), text))
     if any(_UNKNOWN_USE.search(row) for row in new):
         old, new = ([_UNKNOWN_USE.sub(r"\1", _USE.sub(r"\1", row)) for row in rows] for rows in (old, new))
+    old = [_clipped(row, new) for row in old]
     if old != new:
         lines = list(difflib.unified_diff(old, new, "golden", "now", n=0, lineterm=""))[2:]
         yield "\n      ".join(["explain says otherwise than its golden:", *lines])
+
+
+def _clipped(row: str, new: list[str]) -> str:
+    """Return a golden's row, or the one of now that is clipped and has nothing that is not in it."""
+    begins = (other for other in new if other.endswith(_CLIPPED) and row.startswith(other[: -len(_CLIPPED)]))
+    return next(begins, row)
 
 
 def comparable(fault: Fault, text: str) -> list[str]:
@@ -117,6 +127,8 @@ def comparable(fault: Fault, text: str) -> list[str]:
         return sorted({row.split(" ", 1)[0] for row in rows} - {"evidence", "files", "stacks"})
     if "DataLoader worker" in text:  # torch may notice the end of its process in two ways
         rows = [_without_exception(row) for row in rows if not row.startswith(("where", "evidence", "do "))]
+    if isinstance(fault.end.culprit, tuple) and "they waited at different lines" in " ".join(rows):
+        rows = [row for row in rows if not row.startswith(("where", "evidence"))]
     if isinstance(fault.end.culprit, (tuple, Silent)):
         rows = [_without_ranks(row) for row in rows]
     return rows

@@ -750,7 +750,7 @@ _fault(
     "(?i)^(?!.*scancel).*time limit",
     exit_code=7,
     script="waits",
-    job={"time": "12s", "signals": {"grace": "1s", "restart_grace": "1s"}},
+    job={"time": "16s", "signals": {"grace": "4s", "restart_grace": "1s"}},  # as agents need on a busy machine
 )
 _fault(
     "exit_timeout",

@@ -53,3 +53,22 @@ def test_a_kill_for_memory_of_which_the_kernel_names_no_cgroup_may_have_no_figur
     assert list(differences(killed, unknown)) == []
     assert len(list(differences(killed, golden.replace("64 of 64 MiB\n          in use", "")))) == 1
     assert len(list(differences(killed, unknown.replace("rank 1", "rank 2")))) == 1
+
+
+def test_of_a_clipped_line_what_is_left_is_compared() -> None:
+    (logged,) = (fault for fault in FAULTS if fault.name == "json_log")
+    golden = (GOLDENS / "json_log.txt").read_text(encoding="utf-8")
+    clipped = golden.replace('batch 17\\n"}', "bat [...]")
+    assert clipped != golden
+    assert list(differences(logged, clipped)) == []
+    assert len(list(differences(logged, clipped.replace("line 26, in main\\n", "line 27, in main\\n")))) == 1
+
+
+def test_where_ranks_waited_at_different_lines_each_may_be_the_one_that_is_told() -> None:
+    (late,) = (fault for fault in FAULTS if fault.name == "one_step_less")
+    golden = (GOLDENS / "one_step_less.txt").read_text(encoding="utf-8")
+    of_rank_1 = golden.replace("where     group.py:17 in together; rank 0", "where     job.py:8; rank 1")
+    of_rank_1 = of_rank_1.replace('"/project/group.py", line 17, in together', '"/project/job.py", line 8, in <module>')
+    assert of_rank_1 != golden
+    assert list(differences(late, of_rank_1)) == []
+    assert len(list(differences(late, golden.replace("at job.py:8", "at job.py:9")))) == 1
