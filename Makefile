@@ -86,7 +86,7 @@ test: .venv/.installed .venv-hydra/.installed
 	$(WRITTEN)
 
 test-all: .venv/.installed .venv-compat/.installed .venv-hydra/.installed
-	$(PYTEST) -n $(WORKERS) --dist loadgroup --slurm=own,24.11,26.05 $(RECORDED)
+	$(PYTEST) --tell-at-once -n $(WORKERS) --dist loadgroup --slurm=own,24.11,26.05 $(RECORDED)
 	$(WRITTEN)
 
 test-slurm: .venv/.installed .venv-compat/.installed .venv-hydra/.installed

@@ -58,6 +58,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         help=f"{slurm_choice.OWN} (the machine's), or some of {','.join(versions.SUPPORTED)}: Slurm tests run on the "
         "first one, those marked every_slurm or mirrored on each",
     )
+    parser.addoption(
+        "--tell-at-once",
+        action="store_true",
+        help="tell why a test has failed as soon as it has, not only at the end, which a run of hours may not reach",
+    )
     parser.addini("ends_within_s", "for how long a session waits for the end of its last processes", default="20")
     with contextlib.suppress(ValueError):  # it is there
         parser.addini("timeout", "ignored: pytest-timeout is not installed")
@@ -74,10 +79,23 @@ def pytest_configure(config: pytest.Config) -> None:
     except slurm_choice.ChoiceError as error:
         raise pytest.UsageError(str(error)) from error
     if not _is_xdist_worker(config):
+        if config.getoption("tell_at_once"):
+            config.pluginmanager.register(_TellsAtOnce(config))
         os.environ[remains.MARK] = uuid.uuid4().hex
         if config.getoption("basetemp") is None and "not slurm" in config.getoption("markexpr").split(" and "):
             memory_folder.use_memory()
     _let_children_have_default_signals()
+
+
+class _TellsAtOnce:
+    def __init__(self, config: pytest.Config) -> None:
+        self._config = config
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Prints why a test has failed; at the end pytest does so again, with what the test had captured."""
+        reporter = self._config.pluginmanager.getplugin("terminalreporter")
+        if report.failed and reporter is not None:
+            reporter.write_line(f"\n{report.nodeid} has failed:\n{report.longreprtext}")
 
 
 def _let_children_have_default_signals() -> None:

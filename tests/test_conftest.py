@@ -303,3 +303,17 @@ def test_a_session_that_may_try_a_slurm_has_the_folders_of_its_tests_on_a_disk(t
     environ = {"TMPDIR": str(tmp_path / "folders"), memory_folder.OF_A_TEST: ""}
     assert "1 failed" in run_session(tmp_path, failing, **environ).stdout
     assert len([*(tmp_path / "folders").rglob("left")]) == 1
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("processes", ["0", "1"])
+def test_why_a_test_has_failed_is_told_before_the_next_one_if_asked_for(tmp_path: Path, processes: str) -> None:
+    text = """
+def test_first(): raise ValueError("the reason")
+
+def test_next(): print("next one")
+"""
+    options = ("-vv", "-n", processes, "--dist", "loadfile")
+    told, kept = (run_session(tmp_path, text, *options, *more).stdout for more in (("--tell-at-once",), ()))
+    assert told.index("test_first has failed:") < told.index("ValueError: the reason") < told.index("::test_next")
+    assert kept.index("::test_next") < kept.index("ValueError: the reason")
