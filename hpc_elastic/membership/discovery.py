@@ -330,11 +330,16 @@ class HeadDiscovery:
     def _may_be_headless(self) -> bool:
         """Return whether the latest claim's head may be gone, by what its machine has told a spare.
 
+        Before the first attempt, who has never had the head that relieves another one waits until it does, or is dead.
+
         A connection may be reset while the head lives, and by the loss of a spare a head loses no lease: it may have
         opened the latest attempt since, without this node. So a spare waits for the answer that nobody listens there;
         an answer that is only late is none.
         """
         order = self._order
+        if order is None and self._records is not None and self._records.first is not None:
+            # The side that most nodes cannot reach would claim in turns with the other one, and neither go on.
+            return not self._records.first.relieves or self._lost.node == self._records.first.node
         if order is None or self._settings.node in order.members or order.head not in order.agents:
             return True
         return self._is_refused

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
 from hpc_elastic.errors import NO_SIGN, ExitCode, MissingNode, RendezvousCause, RendezvousTimeoutError
@@ -15,7 +14,8 @@ from hpc_elastic.membership.messages import Join, Refused
 from hpc_elastic.membership.roster import Roster
 from hpc_elastic.membership.rounds import HeadSettings
 from hpc_elastic.membership.succession import Succession
-from hpc_elastic.membership.timing import SPARES_COME_WITHIN_S
+from hpc_elastic.membership.timing import AWAITS_RELIEF_S, SPARES_COME_WITHIN_S
+from hpc_elastic.membership.versions import other_version
 
 SAY_MISSING_EVERY_S = 30.0
 REASONS_TOLD = 2  # at most so many in the cause of the run's end
@@ -70,6 +70,7 @@ class Gathering:
         self._gone: set[str] = set()
         self._at_fault: set[str] = set()  # of `_gone`: unfit, or without an agent as the scheduler says
         self._has_waited = False
+        self._relieved: MissingNode | None = None
         self._due = self._deadline = NEVER  # when `join_timeout` is over, and until when the round waits
         self.has_world = succession is not None  # nodes have had their places
         self._is_waiting_for_returns = False
@@ -86,6 +87,7 @@ class Gathering:
         self._deadline = deadline if self.has_world else min(self._deadline, deadline)
         self._due = deadline if self.has_world else min(self._due, deadline)
         self._spares_until = NEVER  # until then spares may still come to a full world
+        self._relieved_until = NEVER  # until then another agent may take this head's place, which most cannot reach
         self._say_at = now + SAY_MISSING_EVERY_S
 
     @property
@@ -100,7 +102,7 @@ class Gathering:
     def _closes_at(self) -> float:
         if self._round is None:
             returns = self._lost.returns_until()  # a time that is past has been handled
-            closes_at = min(self._deadline, self._spares_until)
+            closes_at = min(self._deadline, self._spares_until, self._relieved_until)
             return min(closes_at, returns) if self._is_waiting_for_returns else closes_at
         if self._roster.get(self._settings.node) is None:
             return NEVER  # the contact may be so old that it closes at once, but not before this node is here
@@ -139,7 +141,8 @@ class Gathering:
         if self._roster.get(self._settings.node) is None and is_in_time:
             return False  # the head's own node, which was paused with it, is back in a moment
         is_complete = self._roster.is_complete and not self._is_waiting_for_returns
-        is_over = is_enough or self._is_hopeless(now) or is_complete or self._has_waited_for_spares(now)
+        is_settled = (self._is_hopeless(now) or is_complete) and not self._may_be_relieved(now)
+        is_over = is_enough or is_settled or self._has_waited_for_spares(now)
         if is_in_time and not is_over:
             return False
         self._has_waited = True
@@ -148,6 +151,27 @@ class Gathering:
     def _is_hopeless(self, now: float) -> bool:
         """Return whether too many are gone for good: those that can still join in time are too few."""
         return now < self._deadline and self._roster.possible < self._min_nodes
+
+    def _may_be_relieved(self, now: float) -> bool:
+        """Return whether one of the nodes that cannot reach this first head may still take its place.
+
+        That it has is found in the run directory. Only the first head is relieved: where no node reaches another, the
+        second one ends the run.
+        """
+        if self.has_world or self._relieved is not None or self.is_enough() or not self._is_out_of_reach():
+            self._relieved_until = NEVER
+            return False
+        self._relieved_until = min(self._relieved_until, now + AWAITS_RELIEF_S)
+        return now < self._relieved_until
+
+    def _is_out_of_reach(self) -> bool:
+        """Return whether so many cannot reach it, where one or the other has not given it up yet."""
+        unreached = [
+            node
+            for node, missing in self._known.items()
+            if missing.cause is RendezvousCause.CANNOT_ROUTE and self._roster.get(node) is None
+        ]
+        return can_relieve(len(unreached), self._min_nodes, len(self._roster.expected))
 
     def _has_waited_for_spares(self, now: float) -> bool:
         """Return whether the world has been full for a moment, and the nodes that are missing are spares."""
@@ -204,6 +228,14 @@ class Gathering:
         elif began < self._due:
             self._deadline = max(self._deadline, now + timing.returns_within_s)
 
+    def relieves(self, first: MissingNode) -> None:
+        """Take note that this head is in the place of a first one that most nodes cannot reach; it has no part then.
+
+        Its agent may reach them: but its workers would be as much out of reach of theirs.
+        """
+        self._relieved = first
+        self._leave_out(first)
+
     def succeeds(self) -> None:
         """Close the round of a successor: nodes that did not join are not waited for, but may join later."""
         self._round = None
@@ -227,6 +259,8 @@ class Gathering:
         """
         if (refused := why_not(self._roster, join)) is not None:
             return refused
+        if self._relieved is not None and join.node == self._relieved.node:
+            return Refused(reason=str(self._relieved), exit_code=int(ExitCode.NODES_MISSING))
         other = other_version(self._settings.node, self._settings.versions, join)
         if other is None:
             return None
@@ -356,46 +390,23 @@ class Gathering:
         return known or MissingNode(node=node, cause=never, detail=NO_SIGN)
 
 
+def can_relieve(unreached: int, min_nodes: int, nodes: int) -> bool:
+    """Return whether so many nodes that cannot reach the first head may go on without it.
+
+    Args:
+        unreached: how many they are.
+        min_nodes: how many a world needs.
+        nodes: how many the job has, with the head's.
+    """
+    return unreached >= min_nodes and 2 * unreached >= nodes
+
+
 def timeout_announcement(error: RendezvousTimeoutError, attempt: int) -> list[Action]:
     """Return the log lines and the event of a round with too few nodes, a line for each missing node."""
     lines = [Log(text=str(missing), level="error") for missing in error.missing]
     fields = [{"node": node.node, "cause": node.cause.value, "detail": node.detail} for node in error.missing]
     note = Note(name="rendezvous.timeout", message=error.message, attempt=attempt, metadata={"missing": fields})
     return [*lines, note]
-
-
-def other_version(head: str, versions: Mapping[str, str], join: Join) -> str | None:
-    """Return which versions make a node unfit to work with the head's node, None if none does.
-
-    The text continues a sentence that begins with the node's name. Patch releases of one minor version of Python are
-    compatible; those of torch and hpc_elastic are not. A version that only one of the two nodes has reported is not
-    compared: a role without torch reports none of torch.
-    """
-    differ = []
-    for name in sorted(set(versions) & set(join.versions)):
-        here, there = versions[name], join.versions[name]
-        parts = 2 if name == "python" else None
-        if here.split(".")[:parts] != there.split(".")[:parts]:
-            differ.append(f"{name} is {there}, on {head} {here}")
-    if not differ:
-        return None
-    remedy = _upgrade(head, versions, join) if len(differ) == 1 and differ[0].startswith("torch ") else ""
-    return f"has another version: {'; '.join(differ)}{remedy}"
-
-
-def _upgrade(head: str, versions: Mapping[str, str], join: Join) -> str:
-    """Return the words that say on which of two nodes torch has to change, and to which version."""
-    here, there = versions["torch"], join.versions["torch"]
-    if _numbers(here) == _numbers(there):
-        return f"; install the same build of torch on both, such as {max(here, there)}"
-    older, found, wanted = (join.node, there, here) if _numbers(there) < _numbers(here) else (head, here, there)
-    return f"; upgrade torch on {older} to {wanted}" if _numbers(found) else f"; install torch {wanted} on {older}"
-
-
-def _numbers(version: str) -> tuple[int, ...]:
-    """Return the numbers of a version without its local part: (2, 13, 0) of `2.13.0+cpu`; none of other words."""
-    public = version.partition("+")[0]
-    return tuple(int(number) for number in re.findall(r"[0-9]+", public)[:3]) if public[:1].isdigit() else ()
 
 
 def _with_cause(node: str, missing: MissingNode | None) -> str:

@@ -203,6 +203,12 @@ ASKS_SCHEDULER_EVERY_S = 30.0
 # How long spares have to join a successor, for they lose the head when the successor does; and how long a node that may
 # gather waits for each node whose turn comes before its own.
 SPARES_COME_WITHIN_S = 1.0
+# A first head that too few nodes can reach: agents that have given it up allow it so long to open an attempt without
+# them, or to end the run, before one of them takes its place; the others look so long for that one; and so long it
+# waits itself for being relieved before it ends the run.
+HEAD_REACTS_WITHIN_S = 20.0
+RELIEVED_WITHIN_S = 35.0
+AWAITS_RELIEF_S = 45.0
 # How long the end of a run waits, whose first node has said that it cannot take part, for others to say so too.
 UNFIT_SETTLES_S = 2.0
 GATHERS_AFTER_S = 0.5

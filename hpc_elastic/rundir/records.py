@@ -80,6 +80,7 @@ class AllocationClaim:
 
     `host` is the name of the machine of `node`; the two differ on the local backend only. `scripts` has a digest of
     each script that is an entrypoint, as that node saw it; `changed_scripts` differ from those of the start before.
+    `relieves`: the first head of this start, which most nodes could not reach, so that the run begins without it.
     """
 
     format_version: int = FORMAT_VERSION
@@ -95,6 +96,7 @@ class AllocationClaim:
     time: str
     scripts: Mapping[str, str] = field(default_factory=dict)
     changed_scripts: tuple[str, ...] = ()
+    relieves: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,7 +105,8 @@ class RendezvousRecord:
 
     The file exists while that is so. `job_id` and `restart_count` name the start by the scheduler;
     `detail` continues a sentence that begins with the node's name; `address` and `port` are those tried for the head;
-    `gave_up`: the agent has ended, after so many `tries`.
+    `gave_up`: the agent does not try to join this head any more, after so many `tries`; `awaits_other`: it has not
+    ended, but waits a moment for another agent to take the head's place.
     """
 
     format_version: int = FORMAT_VERSION
@@ -120,6 +123,7 @@ class RendezvousRecord:
     gave_up: bool
     versions: Mapping[str, str]
     time: str
+    awaits_other: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

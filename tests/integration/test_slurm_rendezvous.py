@@ -334,3 +334,57 @@ def test_debug_shows_every_message_of_the_rendezvous(slurm_door: Door, slurm: Cl
         assert re.search(rf'debug: {how} {address}:\d+: {{"type": "{kind}"', output), output
     assert Path(run.layout.secret).read_bytes().hex() not in agent_outputs(run)
     wait_until(run.is_over, "the run is over")
+
+
+NODES = ("node1", "node2", "node3", "node4")
+
+
+@contextlib.contextmanager
+def not_reached(slurm: Cluster, node: str, *others: str, way: str = "drop") -> Iterator[None]:
+    """These nodes cannot reach an agent on this one; srun, on node1, can reach its slurmd, and hear of its tasks."""
+    rules = []
+    for other in others:
+        ports = "1-6817, 6819-32767" if other == "node1" else "1-32767"
+        rules.append(f"ip saddr {slurm.layout.address(other)} tcp dport {{ {ports} }} {way}")
+    with slurm.firewall(node, *rules):
+        yield
+
+
+@pytest.mark.variant(of="test_a_head_that_half_of_all_nodes_cannot_reach_is_relieved")
+@pytest.mark.mirrored
+@pytest.mark.parametrize("way", ["drop", "reject with icmp type host-unreachable"])
+def test_a_first_node_that_no_other_can_reach_is_relieved_by_them(slurm_door: Door, slurm: Cluster, way: str) -> None:
+    """Where it reaches them itself it has no part in the run either: its ranks could not be reached."""
+    run = submit_held(slurm_door, nodes="{min: 2, max: 4}", elastic="{join_retries: 0}")
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(not_reached(slurm, "node1", *NODES[1:], way=way))
+        if way != "drop":
+            for node in NODES[1:]:
+                stack.enter_context(not_reached(slurm, node, "node1", way=way))
+        release(slurm, run)
+        result = run.wait_until_over(within_s=180)
+        assert result["state"] == "SUCCEEDED", run.story()
+        run.assert_nothing_left(within_s=60)
+    world = [node["node"] for node in run.read(run.layout.world(1))["nodes"]]
+    assert world == [*NODES[1:]]
+    relieved = "node1 has opened no attempt and cannot be reached by most nodes, so this node is the head now"
+    assert re.search(f"hpc-elastic node[234]: {relieved}", agent_outputs(run)), run.story()
+    assert slurm.job(run.job_id)["JobState"] == "COMPLETED", run.story()
+    shown = slurm_door.run("status", str(run.path), exit_code=None).stdout
+    assert "SUCCEEDED" in shown, shown
+    run.assert_records_valid()
+
+
+@pytest.mark.variant(of="test_a_head_that_half_of_all_nodes_cannot_reach_is_relieved")
+def test_where_no_node_reaches_another_the_second_head_ends_the_run(slurm_door: Door, slurm: Cluster) -> None:
+    run = submit_held(slurm_door, nodes="{min: 2, max: 4}", elastic="{join_retries: 0}")
+    with contextlib.ExitStack() as stack:
+        for node in NODES:
+            stack.enter_context(not_reached(slurm, node, *(other for other in NODES if other != node)))
+        release(slurm, run)
+        result = run.wait_until_over(within_s=240)
+    assert (result["state"], result["reason"], result["exit_code"]) == ("FAILED", "nodes_missing", 6), run.story()
+    assert result["written_by"] != "node1", run.story()
+    assert "node1, node" in result["cause"], result["cause"]
+    assert "(cannot route)" in result["cause"], result["cause"]
+    run.assert_nothing_left(within_s=60)

@@ -8,11 +8,11 @@ from dataclasses import replace
 import pytest
 
 from hpc_elastic.errors import ExitCode, MissingNode, RendezvousCause, RendezvousTimeoutError
-from hpc_elastic.membership.actions import Action, ClaimAttempt, Drop, Log, Note, WriteResult
-from hpc_elastic.membership.gathering import Diagnosis, other_version
+from hpc_elastic.membership.actions import Action, ClaimAttempt, Drop, Log, Note, Superseded, WriteResult
+from hpc_elastic.membership.gathering import Diagnosis
 from hpc_elastic.membership.messages import Dropped, Join, Refused
 from hpc_elastic.membership.phases import HeadPhase
-from hpc_elastic.membership.timing import SPARES_COME_WITHIN_S
+from hpc_elastic.membership.timing import AWAITS_RELIEF_S, SPARES_COME_WITHIN_S
 from tests.membership.script import HeadScript, a_join, of_kind, the_claim, the_result
 
 LEASE_S = 9.0
@@ -164,6 +164,72 @@ def test_the_run_ends_at_once_if_too_many_gave_up() -> None:
     assert result.cause == "at most 1 of at least 2 nodes can join; missing: node1 cannot route: x"
 
 
+WAS_HEAD = MissingNode(
+    node="node3", cause=RendezvousCause.CANNOT_ROUTE, detail="was the head, and cannot be reached: node0 cannot route"
+)
+GONE = tuple(a_diagnosis(number, RendezvousCause.NEVER_STARTED, ended=True) for number in (3, 4))
+OUT_OF_REACH = tuple(a_diagnosis(number, gave_up=True) for number in (1, 2))
+
+
+def test_a_first_head_that_most_nodes_cannot_reach_lets_another_one_take_its_place() -> None:
+    script = HeadScript(4, min_nodes=2)
+    script.join(0)
+    actions = diagnose(script, *OUT_OF_REACH, a_diagnosis(3, gave_up=True))
+    assert not of_kind(actions, WriteResult)
+    assert script.head.next_tick() <= AWAITS_RELIEF_S
+    assert of_kind(script.head.yields("node1", 2), Superseded)
+
+
+def test_a_first_head_that_nobody_relieves_ends_the_run() -> None:
+    script = HeadScript(4, min_nodes=2)
+    script.join(0)
+    diagnose(script, *OUT_OF_REACH, a_diagnosis(3, gave_up=True))
+    assert not of_kind(script.pass_time(AWAITS_RELIEF_S - 0.1), WriteResult)
+    result = the_result(script.pass_time(0.2))
+    assert result.cause == "at most 1 of at least 2 nodes can join; missing: node1, node2, node3 (cannot route)"
+
+
+@pytest.mark.parametrize(
+    ("nodes", "min_nodes", "others"),
+    [
+        pytest.param(4, 3, (a_diagnosis(3, RendezvousCause.BLOCKED_PORT, gave_up=True),), id="others cannot join it"),
+        pytest.param(5, 3, GONE, id="they are too few"),
+    ],
+)
+def test_a_head_that_nobody_could_relieve_ends_the_run_at_once(
+    nodes: int, min_nodes: int, others: tuple[Diagnosis, ...]
+) -> None:
+    script = HeadScript(nodes, min_nodes=min_nodes)
+    script.join(0)
+    assert the_result(diagnose(script, *OUT_OF_REACH, *others)).reason == "nodes_missing"
+
+
+def test_a_head_that_relieves_another_ends_the_run_if_no_node_reaches_it_either() -> None:
+    script = HeadScript(4, min_nodes=2)
+    script.head.gathering.relieves(WAS_HEAD)
+    script.join(0)
+    result = the_result(diagnose(script, *OUT_OF_REACH))
+    assert result.cause == "at most 1 of at least 2 nodes can join; missing: node1, node2, node3 (cannot route)"
+
+
+def test_a_head_that_relieves_another_goes_on_without_that_one_which_may_not_join() -> None:
+    script = HeadScript(4, min_nodes=2)
+    script.head.gathering.relieves(WAS_HEAD)
+    script.join(0, 1)
+    refusal = script.head.refusal(a_join(3))
+    assert refusal == Refused(reason=str(WAS_HEAD), exit_code=int(ExitCode.NODES_MISSING))
+    actions = script.join(2)
+    assert the_claim(actions).claim.members == ("node0", "node1", "node2")
+    assert texts(actions).count(f"{WAS_HEAD}; going on without it") == 1
+    assert left_out(actions) == {"node3": WAS_HEAD.detail}
+
+
+def test_a_head_with_enough_nodes_does_not_wait_for_others_to_relieve_it() -> None:
+    script = HeadScript(4, min_nodes=2)
+    script.join(0, 3)
+    assert the_claim(diagnose(script, *OUT_OF_REACH)).claim.members == ("node0", "node3")
+
+
 @pytest.mark.parametrize(("nodes", "had"), [(1, "1 node (node0)"), (2, "2 nodes (node0, node1)")])
 def test_a_job_of_fewer_nodes_than_the_run_needs_ends_at_once_and_is_what_the_cause_names(nodes: int, had: str) -> None:
     script = HeadScript(nodes, min_nodes=3)
@@ -281,27 +347,6 @@ def test_a_node_of_another_version_is_refused_naming_both(name: str) -> None:
     assert result.cause == f"at most 2 of at least 3 nodes can join; missing: {detail}"
 
 
-@pytest.mark.parametrize(
-    ("head", "joiner", "remedy"),
-    [
-        ("2.13.0", "2.9.1", "upgrade torch on node1 to 2.13.0"),
-        ("2.9.1+cu126", "2.13.0+cu126", "upgrade torch on node0 to 2.13.0+cu126"),
-        ("2.13.0", "not installed", "install torch 2.13.0 on node1"),
-        ("2.13.0+cpu", "2.13.0+cu126", "install the same build of torch on both, such as 2.13.0+cu126"),
-        ("2.13.0a0+git1", "2.12.1", "upgrade torch on node1 to 2.13.0a0+git1"),
-    ],
-)
-def test_another_torch_is_told_with_the_node_that_has_to_change(head: str, joiner: str, remedy: str) -> None:
-    said = other_version("node0", {**VERSIONS, "torch": head}, a_join_with(1, torch=joiner))
-    assert said == f"has another version: torch is {joiner}, on node0 {head}; {remedy}"
-
-
-def test_no_remedy_is_told_where_the_whole_environment_is_another_one() -> None:
-    said = other_version("node0", VERSIONS, a_join_with(1, torch="2.0", python="3.9.0"))
-    assert said is not None
-    assert "upgrade" not in said
-
-
 def test_the_others_go_on_without_a_node_of_another_version_if_they_are_enough() -> None:
     script = a_head_with_versions(3, min_nodes=2)
     script.join(0)
@@ -310,17 +355,6 @@ def test_the_others_go_on_without_a_node_of_another_version_if_they_are_enough()
     actions = script.join(2)
     assert the_claim(actions).claim.members == ("node0", "node2")
     assert not of_kind(actions, WriteResult)
-
-
-def test_releases_of_one_python_go_together() -> None:
-    assert other_version("node0", VERSIONS, a_join_with(1, python="3.11.9")) is None
-    assert other_version("node0", VERSIONS, a_join_with(1, python="3.10.2")) is not None
-
-
-def test_what_only_one_of_the_two_runs_is_not_compared() -> None:
-    """The workers of a role that is a command may be anything."""
-    join = replace(a_join(1), versions={"python": "3.11.2", "hpc_elastic": "0.1.0"})
-    assert other_version("node0", VERSIONS, join) is None
 
 
 def test_a_missing_spare_does_not_hold_up_the_first_attempt() -> None:

@@ -708,7 +708,10 @@ def _resolve_node(name: str, network: object) -> Lookup:
 
 
 async def _find_answering_port(address: str, ports: object, **_: object) -> int | None:
-    return 22 if CURRENT.run.agent(address).is_powered else None
+    """None where the network between the two is cut; what a firewall lets through is not played."""
+    loop: Any = asyncio.get_running_loop()
+    network, target = CURRENT.run.network, CURRENT.run.agent(address)
+    return 22 if network.is_open(loop.agent, target) and network.is_open(target, loop.agent) else None
 
 
 @contextlib.contextmanager

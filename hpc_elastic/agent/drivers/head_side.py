@@ -32,7 +32,7 @@ from hpc_elastic.agent.rendezvous.search import HeadLostError, HeadSearch
 from hpc_elastic.agent.rendezvous.successor import Successor
 from hpc_elastic.agent.system.background import BackgroundThread
 from hpc_elastic.agent.system.tasks import Tasks
-from hpc_elastic.errors import RunDirectoryError
+from hpc_elastic.errors import MissingNode, RunDirectoryError
 from hpc_elastic.membership.actions import HeadOver, Leave, Level
 from hpc_elastic.membership.discovery import MOST_CLAIMS, DiscoverySettings
 from hpc_elastic.membership.messages import Assign, Elsewhere, GiveNotice, Message, Welcome
@@ -100,6 +100,7 @@ class HeadSide(Receiver):
         self._head: Coordinator | None = None  # the head here
         self._refuser: Refuser | None = None
         self._claims = 0  # of allocations without an attempt, while this agent searched for a head
+        self._relieved: MissingNode | None = None  # the first head, if this agent took its place: it was out of reach
         self._successor: Successor | None = None
         self._timing = Timing(lease_s=plan.elastic.lease_s)
         # Whether this agent has to end the Slurm job, or if its script is gone; known when this part has ended.
@@ -139,6 +140,7 @@ class HeadSide(Receiver):
             self._member.disconnected(error.message, is_dead=False)
             return
         if not is_found:
+            self._relieved = search.relieved
             await self._become_head(None)
 
     async def _refuse(self, error: RunDirectoryError) -> None:
@@ -340,6 +342,7 @@ class HeadSide(Receiver):
             outputs,
             self._heard_notice,
             may_yield=self._claims <= MOST_YIELDS,
+            relieved=self._relieved if succession is None else None,
         )
         self._journal.is_head = succession is None
         self._member.connected(is_joined=False)

@@ -15,7 +15,7 @@ from hpc_elastic.agent.records.journal import Journal
 from hpc_elastic.agent.records.telemetry import Telemetry
 from hpc_elastic.agent.rendezvous.findings import Findings
 from hpc_elastic.agent.system.background import BackgroundThread
-from hpc_elastic.errors import RunDirectoryError
+from hpc_elastic.errors import MissingNode, RunDirectoryError
 from hpc_elastic.hostlist import expand_hostlist
 from hpc_elastic.membership.decisions import Decide, History, SilentEnds
 from hpc_elastic.membership.head import Head
@@ -127,6 +127,7 @@ class HeadStart:
         heard: Callable[[], NoticeGiven | None] = lambda: None,
         *,
         may_yield: bool,
+        relieved: MissingNode | None = None,
     ) -> Coordinator:
         """Creates a head that gathers nodes for the next attempt.
 
@@ -137,6 +138,7 @@ class HeadStart:
             outputs: the callbacks to the agent around it.
             heard: returns the notice that this node's member has from an earlier head, with the seconds that are left.
             may_yield: whether it may step down for another head of this start before the first attempt.
+            relieved: the first head, in whose place it is, for most nodes cannot reach that one.
         """
         plan, place = self._plan, self._place
         settings = self._settings(own, past, is_first=succession is None)
@@ -151,6 +153,8 @@ class HeadStart:
         decide = self._decide or policy.decide
         now = asyncio.get_running_loop().time()
         head = Head(settings, history=past.history, decide=decide, now=now, succession=succession, kept=past.kept)
+        if relieved is not None:
+            head.gathering.relieves(relieved)
         findings = Findings(plan, place)
         return Coordinator(
             head,

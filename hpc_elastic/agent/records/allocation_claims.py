@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from hpc_elastic.agent.records.chain import ClaimChain
 from hpc_elastic.agent.records.event_log import EventLog
@@ -93,12 +93,13 @@ class AllocationClaims(EventLog):
                 return self._took(ClaimedAllocation(claim=mine, is_ours=True))
             taken = mine.allocation
 
-    def claim_next_allocation(self, head: Endpoint, after: int) -> bool:
+    def claim_next_allocation(self, head: Endpoint, after: int, *, relieves: str = "") -> bool:
         """Claim another allocation for this start of the job, because no attempt was opened in the one before it.
 
         Args:
             head: the endpoint on which this agent listens.
             after: the number of the allocation whose head is lost.
+            relieves: that head's node, if most nodes cannot reach it; empty: the same as in that allocation.
 
         Returns:
             Whether this agent made the claim.
@@ -107,7 +108,10 @@ class AllocationClaims(EventLog):
             RunDirectoryError: the run is over, or its directory cannot be written.
         """
         self._refuse_if_over()
-        mine = self._try_claim(head, after + 1)
+        before = self._chain.find_allocation(after)
+        if not relieves and before is not None and self._chain.is_this_start(before):
+            relieves = before.relieves
+        mine = self._try_claim(head, after + 1, relieves=relieves)
         if not claim(self._layout.allocation(mine.allocation), to_json(mine)):
             return False
         if (first := self._chain.first_of_this_start()) is not None:
@@ -150,10 +154,12 @@ class AllocationClaims(EventLog):
                 tip=f"a run has one allocation at a time: wait for job {record.job_id}, or cancel it",
             )
 
-    def _try_claim(self, head: Endpoint, number: int, *, before: AllocationClaim | None = None) -> AllocationClaim:
+    def _try_claim(
+        self, head: Endpoint, number: int, *, before: AllocationClaim | None = None, relieves: str = ""
+    ) -> AllocationClaim:
         """Return the claim to try; the same as last time if the file system failed then: it may have been made."""
         if self._tried is None or (self._tried.allocation, self._tried.head) != (number, head):
-            self._tried = self._allocation_claim(head, number, before)
+            self._tried = replace(self._allocation_claim(head, number, before), relieves=relieves)
         return self._tried
 
     def _allocation_claim(self, head: Endpoint, number: int, before: AllocationClaim | None) -> AllocationClaim:

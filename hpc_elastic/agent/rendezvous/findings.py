@@ -39,7 +39,15 @@ class Findings:
         self._place = place
         self._layout = RunLayout(plan.run_dir)
 
-    def write(self, finding: Finding, *, tries: int, gave_up: bool, versions: Mapping[str, str]) -> None:
+    def write(
+        self,
+        finding: Finding,
+        *,
+        tries: int,
+        gave_up: bool,
+        versions: Mapping[str, str],
+        awaits_other: bool = False,
+    ) -> None:
         """Writes why this node has not joined; a failed write is ignored, so that the search goes on."""
         record = RendezvousRecord(
             run=self._plan.run,
@@ -55,6 +63,7 @@ class Findings:
             gave_up=gave_up,
             versions=versions,
             time=utc_text(time.time()),
+            awaits_other=awaits_other,
         )
         with contextlib.suppress(RunDirectoryError):
             write_json(self._layout.rendezvous(self._place.node), to_json(record))
@@ -63,6 +72,17 @@ class Findings:
         """Removes the record of this node, which has joined."""
         with contextlib.suppress(RunDirectoryError):
             remove(self._layout.rendezvous(self._place.node))
+
+    def cannot_reach(self, head: str) -> Iterator[str]:
+        """Yields the nodes that have given this head up, for they cannot route to it, in the order of their ids."""
+        for node in self._place.nodes:
+            record = self._record(node) if node != head else None
+            if (
+                record is not None
+                and record.gave_up
+                and (record.head, record.cause) == (head, RendezvousCause.CANNOT_ROUTE)
+            ):
+                yield node
 
     def read(self, nodes: Sequence[str], own: Endpoint) -> list[Diagnosis]:
         """Returns what is known about the nodes that have not joined.
@@ -138,11 +158,13 @@ def _is_of_agent(end: str) -> bool:
 def judge(record: RendezvousRecord, *, head: str, own: Endpoint, port_range: Sequence[int]) -> Diagnosis:
     """Returns what a node's own finding means to the head, which knows where it listens.
 
-    A node that was refused at that very port did not reach the head: a firewall in between refused the connection.
+    A node that was refused at that very port did not reach the head: a firewall in between refused the connection. One
+    that has given up an earlier head may still be about to join this one.
     """
     missing = MissingNode(node=record.node, cause=record.cause, detail=record.detail)
     if record.cause is RendezvousCause.REFUSED and (record.head, record.port) == (head, own.port):
         place = Place(head=head, address=record.address or own.address, port=own.port, is_certain=True)
         detail = describe_blocked(place, "refused, although the head listens there", port_range)
         missing = MissingNode(node=record.node, cause=RendezvousCause.BLOCKED_PORT, detail=detail)
-    return Diagnosis(missing=missing, gave_up=record.gave_up)
+    is_about_to_join = record.awaits_other and record.head != head
+    return Diagnosis(missing=missing, gave_up=record.gave_up and not is_about_to_join)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
+from enum import Enum
 from functools import partial
 from typing import TypeVar
 
@@ -14,20 +15,31 @@ from hpc_elastic.agent.node.network import Lookup, resolve_node
 from hpc_elastic.agent.records.allocation_claims import PredecessorUnknownError
 from hpc_elastic.agent.records.journal import Journal
 from hpc_elastic.agent.records.retries import retry
+from hpc_elastic.agent.rendezvous.findings import Findings
 from hpc_elastic.agent.rendezvous.head_link import HeadLink, HeadListener, ask_to_join
 from hpc_elastic.agent.rendezvous.trouble import REPORT_TIMES, ReportTimes, Trouble
 from hpc_elastic.agent.system.background import BackgroundThread
-from hpc_elastic.errors import ExitCode, HpcElasticError, RendezvousTimeoutError, RunDirectoryError
+from hpc_elastic.errors import (
+    ExitCode,
+    HpcElasticError,
+    MissingNode,
+    RendezvousCause,
+    RendezvousTimeoutError,
+    RunDirectoryError,
+)
 from hpc_elastic.membership.actions import Level
 from hpc_elastic.membership.authentication import ProtocolError
 from hpc_elastic.membership.discovery import describe_left
+from hpc_elastic.membership.gathering import can_relieve
 from hpc_elastic.membership.messages import Join
 from hpc_elastic.membership.succession import Records
+from hpc_elastic.membership.timing import HEAD_REACTS_WITHIN_S, RELIEVED_WITHIN_S
 from hpc_elastic.plan.launch_plan import LaunchPlan
 from hpc_elastic.rundir.records import AllocationClaim, AttemptClaim, Endpoint
 from hpc_elastic.scheduler.allocation import Allocation
 
 T = TypeVar("T")
+MOST_RELIEFS = 16  # nodes that may take the place of a head out of reach: each of them reads what all others report
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,7 +55,9 @@ class SearchTimes:
     before it claims, so one that has not answered for this long is gone. `persists_s`: an obstacle on the way to a head
     that has claimed is not transient if it lasts this long unchanged. `first_retry_s`, `longest_retry_s`: between two
     tries to join, growing. `scheduler_answers_within_s`: for the answer whether an earlier allocation is over.
-    `asks_again_after_s`: before the scheduler is asked again. `reports`: when an obstacle is reported.
+    `asks_again_after_s`: before the scheduler is asked again. `head_reacts_within_s`, `relieved_within_s`: see
+    `timing`. `counts_every_s`: between two counts of the nodes that cannot reach the head. `reports`: when an obstacle
+    is reported.
     """
 
     claim_after_s: float = 20.0
@@ -60,6 +74,9 @@ class SearchTimes:
     longest_retry_s: float = 60.0
     scheduler_answers_within_s: float = 60.0
     asks_again_after_s: float = 2.0
+    head_reacts_within_s: float = HEAD_REACTS_WITHIN_S
+    relieved_within_s: float = RELIEVED_WITHIN_S
+    counts_every_s: float = 5.0
     reports: ReportTimes = REPORT_TIMES
 
 
@@ -85,6 +102,14 @@ class HeadLostError(HpcElasticError):
         self.allocation = claim.allocation
 
 
+class Relief(Enum):
+    """Who takes the place of a head that most nodes cannot reach."""
+
+    OWN = "own"
+    ANOTHER = "another"
+    NONE = "none"
+
+
 class HeadSearch:
     """The search of one agent for its head.
 
@@ -100,6 +125,10 @@ class HeadSearch:
     because nothing listens or answers there, and no attempt was opened, the first agent that notices becomes head. If
     an attempt was opened with this node, whose head did not live to tell it, the search is over as for a member. A
     head whose agent has recorded that it failed itself, for want of open files say, is succeeded at once.
+
+    A node that cannot route to the head may be broken itself, or the head is. If half of all nodes have given it up for
+    that, which are enough for a world, and it has neither opened an attempt without them nor ended the run, one of the
+    first of them takes its place: once, for where no node reaches another, the next head would be as much alone.
     """
 
     def __init__(
@@ -124,6 +153,7 @@ class HeadSearch:
         self._times = times
         self._loop = asyncio.get_running_loop()
         self._known: AllocationClaim | None = None
+        self.relieved: MissingNode | None = None  # the head in whose place this one is, for most nodes cannot reach it
         self._explainer = Explainer(plan.network.port_range)
 
     async def claim(self, say: Callable[[str, Level], None]) -> AllocationClaim | None:
@@ -184,9 +214,17 @@ class HeadSearch:
             if trouble.is_normal_at_first and await self._succeeds(say):
                 return False
             if not await self._has_successor(say):
-                break
+                missing = await trouble.give_up(number, awaits_other=trouble.is_out_of_reach)
+                if not trouble.is_out_of_reach:
+                    break
+                relief = await self._relieve(say)
+                if relief is Relief.OWN:
+                    self.relieved = self._describe_relieved(trouble)
+                    return False
+                if relief is Relief.NONE:
+                    missing = await trouble.give_up(number)
+                    break
             self._deadline = self._loop.time() + timeout_s
-        missing = await trouble.give_up(number)
         took = f"{number} {'try' if number == 1 else 'tries'} in {self._loop.time() - began:.0f} s"
         raise RendezvousTimeoutError(f"no head was joined, after {took}: {missing}", [missing])
 
@@ -210,6 +248,47 @@ class HeadSearch:
             await asyncio.sleep(pause)
         return None, number
 
+    async def _relieve(self, say: Callable[[str, Level], None]) -> Relief:
+        """Takes the place of the head, to which this node cannot route, if it is the head that most nodes cannot reach.
+
+        That head knows by now which nodes have given it up, and may go on without them, or end the run.
+        """
+        began = counted_at = self._loop.time()
+        while (now := self._loop.time()) < began + self._times.relieved_within_s:
+            try:
+                if await self._has_successor(say):
+                    return Relief.ANOTHER
+                records = await self._read_records(say)
+            except RunDirectoryError:  # the run is over
+                return Relief.NONE
+            if records.claim is not None or records.result is not None:
+                return Relief.NONE
+            is_due = now >= max(began + self._times.head_reacts_within_s, counted_at)
+            if is_due and await self._can_relieve():
+                if await self._succeeds(say, why="cannot be reached by most nodes", relieves=self._known):
+                    return Relief.OWN
+            elif is_due:
+                counted_at = now + self._times.counts_every_s
+            await asyncio.sleep(self._times.read_claim_every_s)
+        return Relief.NONE
+
+    def _describe_relieved(self, trouble: Trouble) -> MissingNode:
+        assert self._known is not None
+        detail = f"was the head, and cannot be reached: {self._allocation.node} {trouble.detail}"
+        return MissingNode(node=self._known.node, cause=RendezvousCause.CANNOT_ROUTE, detail=detail)
+
+    async def _can_relieve(self) -> bool:
+        """Returns whether enough nodes cannot reach the known head, of which this node is one of the first."""
+        known, own, nodes = self._known, self._allocation.node, self._allocation.nodes
+        if known is None or known.relieves or own not in nodes[:MOST_RELIEFS]:
+            return False
+
+        def count() -> bool:
+            unreached = Findings(self._plan, self._allocation).cannot_reach(known.node)
+            return can_relieve(sum(1 for _ in unreached), self._plan.nodes.min, len(nodes))
+
+        return await self._disk.call(count)
+
     async def _has_successor(self, say: Callable[[str, Level], None]) -> bool:
         """Returns whether another agent has claimed the allocation after the head that was asked; it is the one now."""
         latest = await self._retry(self._journal.find_allocation, say)
@@ -226,6 +305,7 @@ class HeadSearch:
         *,
         why: str = "does not answer",
         latest: AllocationClaim | None = None,
+        relieves: AllocationClaim | None = None,
     ) -> bool:
         """Claims the next allocation if the head of this one is silent and opened no attempt; returns whether it did.
 
@@ -235,7 +315,9 @@ class HeadSearch:
             say: logs a line for people.
             why: what is the matter with that head.
             latest: the claim that has to be the latest one still; None: whichever is.
+            relieves: the same, of a head that most nodes cannot reach.
         """
+        latest = relieves or latest
         known = self._known
         if known is None:
             return False
@@ -245,7 +327,13 @@ class HeadSearch:
         if latest is not None and records.first.allocation != latest.allocation:
             return False
         after = records.first.allocation
-        is_ours = await self._retry(lambda: self._journal.claim_next_allocation(self._own, after), say)
+        claim = partial(
+            self._journal.claim_next_allocation,
+            self._own,
+            after,
+            relieves=relieves.node if relieves is not None else "",
+        )
+        is_ours = await self._retry(claim, say)
         if is_ours:
             say(f"{known.node} has opened no attempt and {why}, so this node is the head now", "warning")
         return is_ours

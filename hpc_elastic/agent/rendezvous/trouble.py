@@ -81,6 +81,11 @@ class Trouble:
         """Whether a head that is still starting, or is busy, causes the same finding."""
         return self._finding.cause in _NORMAL_AT_FIRST
 
+    @property
+    def is_out_of_reach(self) -> bool:
+        """Whether this node cannot route to the head, which may be the head's fault or this node's own."""
+        return self._finding.cause is RendezvousCause.CANNOT_ROUTE
+
     def met(self, finding: Finding, now: float) -> None:
         """Stores the latest finding; `since` restarts if it differs from the one before."""
         if not _is_same(finding, self._finding):
@@ -102,16 +107,21 @@ class Trouble:
         if self._told is not None:
             self._disk.best_effort(self._findings.remove)
 
-    async def give_up(self, tries: int) -> MissingNode:
-        """Writes the final finding to disk before this agent ends, unless the file system hangs, and returns it."""
+    async def give_up(self, tries: int, *, awaits_other: bool = False) -> MissingNode:
+        """Writes the final finding to disk, unless the file system hangs, and returns it.
+
+        Args:
+            tries: how many there were.
+            awaits_other: whether this agent does not end yet, but waits for another one to take the head's place.
+        """
         finding = self._finding
-        written = self._disk.call(lambda: self._write(finding, tries, gave_up=True))
+        written = self._disk.call(lambda: self._write(finding, tries, gave_up=True, awaits_other=awaits_other))
         with contextlib.suppress(asyncio.TimeoutError):
             await asyncio.wait_for(written, self._times.last_word_within_s)
         return MissingNode(node=self._place.node, cause=finding.cause, detail=finding.detail)
 
-    def _write(self, finding: Finding, tries: int, *, gave_up: bool) -> None:
-        self._findings.write(finding, tries=tries, gave_up=gave_up, versions=self._versions)
+    def _write(self, finding: Finding, tries: int, *, gave_up: bool, awaits_other: bool = False) -> None:
+        self._findings.write(finding, tries=tries, gave_up=gave_up, versions=self._versions, awaits_other=awaits_other)
 
 
 def _is_same(one: Finding, other: Finding) -> bool:

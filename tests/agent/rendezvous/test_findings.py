@@ -220,3 +220,30 @@ def test_a_listing_that_the_file_system_refuses_does_not_end_the_look(
 
     monkeypatch.setattr(os, "scandir", refuse)
     assert "agents/node1.out ends with: srun: task launch failed" in read(tmp_path).missing.detail
+
+
+def write_as(root: Path, node_id: int, finding: Finding = FINDING, **more: bool) -> None:
+    findings = Findings(make_run_plan(root), replace(a_place(node_id), nodes=NODES))
+    findings.write(finding, tries=1, versions={}, **{"gave_up": True, **more})
+
+
+NODES = ("node0", "node1", "node2", "node3")
+
+
+def test_who_has_given_up_a_head_to_which_it_cannot_route_is_counted(tmp_path: Path) -> None:
+    write_as(tmp_path, 1, gave_up=False)
+    write_as(tmp_path, 2)
+    write_as(tmp_path, 3, replace(FINDING, cause=RendezvousCause.REFUSED))
+    findings = Findings(make_run_plan(tmp_path), replace(a_place(0), nodes=NODES))
+    assert list(findings.cannot_reach("node0")) == ["node2"]
+    assert list(findings.cannot_reach("node1")) == []
+
+
+def test_a_second_head_waits_for_who_has_given_the_first_one_up_and_looks_for_another(tmp_path: Path) -> None:
+    write_as(tmp_path, 2, awaits_other=True)
+    write_as(tmp_path, 3)
+    findings = Findings(make_run_plan(tmp_path), replace(a_place(1), nodes=NODES))
+    about_to_join, gone = findings.read(["node2", "node3"], Endpoint(address="10.0.0.2", port=25000))
+    assert (about_to_join.gave_up, gone.gave_up) == (False, True)
+    (of_first,) = Findings(make_run_plan(tmp_path), replace(a_place(0), nodes=NODES)).read(["node2"], HEAD)
+    assert of_first.gave_up

@@ -14,9 +14,11 @@ from typing import Any
 
 import pytest
 
+from hpc_elastic.agent.net.reach import Explainer, Finding
 from hpc_elastic.agent.net.transport import Connection, ConnectionFactory, connection_factory
 from hpc_elastic.agent.node.network import listen, listen_on_first
 from hpc_elastic.agent.records.journal import Journal
+from hpc_elastic.agent.rendezvous.findings import Findings
 from hpc_elastic.agent.rendezvous.search import HeadLeftError, HeadLostError, HeadSearch, SearchTimes
 from hpc_elastic.agent.rendezvous.trouble import ReportTimes, Trouble
 from hpc_elastic.agent.system.background import BackgroundThread
@@ -25,6 +27,7 @@ from hpc_elastic.membership.authentication import Scope, Side
 from hpc_elastic.membership.messages import Beat, Join, Message, Refused, Welcome
 from hpc_elastic.membership.ports import port_sequence
 from hpc_elastic.plan.launch_plan import ElasticPlan
+from hpc_elastic.plan.roles import NodesPlan
 from hpc_elastic.rundir.layout import RunLayout
 from hpc_elastic.rundir.records import AttemptClaim, Endpoint, Spend, World, WorldNode, WorldRole
 from hpc_elastic.rundir.store import write_json
@@ -378,6 +381,105 @@ def test_gives_up_naming_the_cause_if_every_try_was_in_vain(tmp_path: Path, monk
         assert (record["head"], record["address"], record["port"]) == ("local0", "127.0.0.2", 1)
 
     play(tmp_path, scene, times=retrying(answers_within_s=0.01))
+
+
+async def no_route(*_: object, **__: object) -> Finding:
+    """What explains that a machine cannot be reached, which no address of this machine is."""
+    return Finding(cause=RendezvousCause.CANNOT_ROUTE, detail="cannot route to local0", head="local0", port=1)
+
+
+def reporting(made: Scene, *node_ids: int, head: str = "local0") -> None:
+    """These nodes have given a head up, for they cannot route to it."""
+    for node_id in node_ids:
+        finding = Finding(cause=RendezvousCause.CANNOT_ROUTE, detail=f"cannot route to {head}", head=head)
+        Findings(made.plan, made.place(node_id)).write(finding, tries=1, gave_up=True, versions={})
+
+
+async def has_given_up(made: Scene) -> None:
+    while not Path(made.layout.rendezvous("local1")).exists() or not made.record()["gave_up"]:
+        await asyncio.sleep(0.001)
+
+
+def relieving(**more: float) -> SearchTimes:
+    times = replace(retrying(persists_s=0.01), head_reacts_within_s=0.02, relieved_within_s=0.5, counts_every_s=0.01)
+    return replace(times, **more)  # type: ignore[arg-type]
+
+
+def out_of_reach(made: Scene, monkeypatch: pytest.MonkeyPatch, *, min_nodes: int = 2, relieves: str = "") -> None:
+    """Four nodes, of which the first is the head, to which this one cannot route."""
+    monkeypatch.setattr(Explainer, "explain", no_route)
+    made.nodes = ("local0", "local1", "local2", "local3")
+    made.plan = replace(made.plan, nodes=NodesPlan(min=min_nodes, max=4))
+    made.journal(0).claim_allocation(Endpoint(address="127.0.0.2", port=1))
+    if relieves:
+        made.journal(0).claim_next_allocation(Endpoint(address="127.0.0.2", port=1), 1, relieves=relieves)
+
+
+def test_a_head_that_half_of_all_nodes_cannot_reach_is_relieved(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scene(made: Scene) -> None:
+        out_of_reach(made, monkeypatch)
+        reporting(made, 2)
+        search = made.search(1)
+        assert not await search.find(made.join(1), made.member, lambda text, _: made.said.append(text))
+        assert str(search.relieved) == "local0 was the head, and cannot be reached: local1 cannot route to local0"
+        claim = made.journal(0).find_allocation()
+        assert claim is not None
+        assert (claim.allocation, claim.node, claim.relieves) == (2, "local1", "local0")
+        assert made.said[-1] == (
+            "local0 has opened no attempt and cannot be reached by most nodes, so this node is the head now"
+        )
+
+    play(tmp_path, scene, times=relieving())
+
+
+@pytest.mark.parametrize("why", ["only this node cannot", "too few for a world", "it has relieved another"])
+def test_a_head_that_others_may_reach_is_not_relieved(
+    why: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scene(made: Scene) -> None:
+        relieves = "local3" if why == "it has relieved another" else ""
+        out_of_reach(made, monkeypatch, min_nodes=3 if why == "too few for a world" else 1, relieves=relieves)
+        reporting(made, *{"only this node cannot": (), "too few for a world": (2,)}.get(why, (2, 3)))
+        with pytest.raises(RendezvousTimeoutError) as caught:
+            await made.find(1)
+        assert [missing.cause for missing in caught.value.missing] == [RendezvousCause.CANNOT_ROUTE]
+        assert (made.record()["gave_up"], made.record()["awaits_other"]) == (True, False)
+
+    play(tmp_path, scene, times=relieving(relieved_within_s=0.1))
+
+
+def test_a_head_that_goes_on_without_a_node_is_not_relieved_by_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scene(made: Scene) -> None:
+        out_of_reach(made, monkeypatch)
+        reporting(made, 2, 3)
+        looking = asyncio.ensure_future(made.find(1))
+        await has_given_up(made)
+        open_attempt(made, Endpoint(address="127.0.0.2", port=1), "local0")
+        with pytest.raises(RendezvousTimeoutError):
+            await looking
+
+    play(tmp_path, scene, times=relieving(head_reacts_within_s=10.0, relieved_within_s=20.0))
+
+
+def test_a_node_that_has_given_up_the_first_head_joins_the_one_that_relieves_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scene(made: Scene) -> None:
+        out_of_reach(made, monkeypatch)
+        looking = asyncio.ensure_future(made.find(1))
+        await has_given_up(made)
+        head, endpoint = await made.listen(Welcome(allocation=2, head="local2"), port=0)
+        assert made.journal(2).claim_next_allocation(endpoint, 1)
+        assert await looking
+        assert head.joins == [made.join(1)]
+        await made.disk.call(lambda: None)
+        assert not Path(made.layout.rendezvous("local1")).exists()
+
+    play(tmp_path, scene, times=relieving(head_reacts_within_s=10.0, relieved_within_s=20.0))
 
 
 def test_a_file_system_that_hangs_does_not_keep_an_agent_that_gives_up(tmp_path: Path) -> None:

@@ -66,6 +66,7 @@ from tests.simulation.draws.unfit import draw_unfit
 from tests.simulation.draws.unheard import draw_unheard
 from tests.simulation.draws.unkillable import draw_unkillable
 from tests.simulation.draws.unopened import draw_unopened
+from tests.simulation.draws.unreached import draw_unreached
 from tests.simulation.draws.unstarted import draw_unstarted
 from tests.simulation.draws.unsure import draw_unsure
 from tests.simulation.draws.untold import draw_untold
@@ -87,6 +88,7 @@ KINDS: Mapping[str, Callable[[int], Scenario]] = {
     "wrapped": draw_wrapped,
     "taken": draw_taken,
     "search": draw_search,
+    "unreached": draw_unreached,
     "slow-heads": draw_slow_heads,
     "absent": draw_absent,
     "disks": draw_disks,
@@ -161,6 +163,7 @@ SCENARIOS: Mapping[str, str] = {
     "wrapped": "in which programs of wrappers fail",
     "taken": "in which ranks take a notice, and exit 75",
     "search": "in which a node cannot reach the first head",
+    "unreached": "in which most nodes cannot reach the first head",
     "slow-heads": "of a first head that stands still",
     "absent": "in which nodes do not come, or are unfit",
     "disks": "in which a run directory refuses for a while",

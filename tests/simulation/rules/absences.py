@@ -13,6 +13,7 @@ from collections import defaultdict
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from hpc_elastic.membership.gathering import can_relieve
 from hpc_elastic.membership.timing import DRIFT, SPARES_COME_WITHIN_S
 from hpc_elastic.rundir.records import AttemptClaim
 from tests.simulation.disk import LAYOUT
@@ -44,6 +45,7 @@ class Absences:
         self._asked: defaultdict[object, dict[str, tuple[float, bool]]] = defaultdict(
             dict
         )  # when, and if it was let in
+        self._given_up: set[tuple[str, str]] = set()  # the heads that agents have given up, which a head may remember
         self._written: dict[str, float] = {}  # by node, when its agent has written why it has not joined
 
     def leads(self, head: object) -> None:
@@ -57,6 +59,9 @@ class Absences:
     def writes(self, node: str) -> None:
         """An agent has written why it has not joined."""
         self._written[node] = self._run.clock.now
+        if (finding := self._finding(node)) is not None and finding["gave_up"]:
+            self._given_up.add((finding["head"], node))
+            self._run.joins.gives_up(self._run.agent(node))
 
     def says(self, agent: Agent, head: object, text: str) -> None:
         """A head says something to people: whom it waits for, every half a minute."""
@@ -83,10 +88,27 @@ class Absences:
         content = self._run.files.content.get(LAYOUT.rendezvous(node))
         return None if content is None else json.loads(content[0])
 
-    def _has_given_up(self, node: str) -> bool:
+    def _has_given_up(self, agent: Agent, node: str) -> bool:
+        """Whether no agent of a node can come to this head: it is not there, has given it up, or was relieved by it."""
+        if node in self._run.scenario.known_to_be_without_agent or self.is_relieved(agent.name, node):
+            return True
+        if (agent.name, node) in self._given_up:
+            return True
         finding = self._finding(node)
-        is_told = node in self._run.scenario.known_to_be_without_agent
-        return is_told or (finding is not None and bool(finding["gave_up"]))
+        is_for_it = finding is not None and (finding["head"] == agent.name or not finding["awaits_other"])
+        return finding is not None and is_for_it and bool(finding["gave_up"])
+
+    def is_relieved(self, by: str, node: str) -> bool:
+        """Whether the head on one node is in the place of that on another one, which most could not reach."""
+        return any((each.node, each.relieves) == (by, node) for each in self._run.disk.allocations)
+
+    def _may_be_relieved(self, agent: Agent) -> bool:
+        """Whether others may do without this first head, so that it waits for one of them to take its place."""
+        names, scenario = self._run.scenario.names, self._run.scenario
+        findings = [finding for node in names if (finding := self._finding(node)) is not None]
+        unreached = [each for each in findings if (each["cause"], each["head"]) == ("cannot_route", agent.name)]
+        has_relieved = any(each.node == agent.name and each.relieves for each in self._run.disk.allocations)
+        return not has_relieved and can_relieve(len(unreached), scenario.min_nodes, len(names))
 
     @property
     def _is_usual(self) -> bool:
@@ -106,7 +128,7 @@ class Absences:
         if claim.attempt != 1 or not self._is_usual or self._run.disk.claims:
             return
         scenario, waited_s = self._run.scenario, self._run.clock.now - self._began[head]
-        awaited = [node for node in scenario.names if node not in here and self._may_come(head, node)]
+        awaited = [node for node in scenario.names if node not in here and self._may_come(agent, head, node)]
         is_full = len(here - unhealthy) >= scenario.max_nodes
         spares = set(scenario.names[scenario.max_nodes :])
         least_s = 0.0 if not awaited else scenario.join_timeout_s
@@ -117,15 +139,15 @@ class Absences:
         self._check_reminded(agent, head, waited_s if awaited else 0.0)
         self._check_prompt(agent, head, awaited, least_s)
 
-    def _may_come(self, head: object, node: str) -> bool:
+    def _may_come(self, agent: Agent, head: object, node: str) -> bool:
         asked = self._asked[head].get(node)
-        return (asked is None or asked[1]) and not self._has_given_up(node)
+        return (asked is None or asked[1]) and not self._has_given_up(agent, node)
 
     def _check_prompt(self, agent: Agent, head: object, awaited: list[str], least_s: float) -> None:
         """It does not wait longer: all have joined, or it is known why not."""
         run, began = self._run, self._began[head]
         known = [began, *(moment for moment, _ in self._asked[head].values())]
-        gave_up = [node for node in run.scenario.names if self._has_given_up(node)]
+        gave_up = [node for node in run.scenario.names if self._has_given_up(agent, node)]
         known += [self._is_to_be_read_at(head, node) for node in gave_up]
         since = max(known) if not awaited or least_s < run.scenario.join_timeout_s else began
         latest = since + least_s * (1 + DRIFT) + self._slack_s
@@ -179,7 +201,9 @@ class Absences:
         if not is_first:
             return
         names, is_hopeless = self._run.scenario.names, note.message.startswith(HOPELESS)
-        out = {node for node in names if node in unhealthy or (node not in here and not self._may_come(head, node))}
+        out = {
+            node for node in names if node in unhealthy or (node not in here and not self._may_come(agent, head, node))
+        }
         out = {node for node in out if node in self._asked[head] or self._is_read(head, node)}
         if is_hopeless:
             due = out
@@ -190,6 +214,7 @@ class Absences:
             least_s = self._run.scenario.join_timeout_s if due - out else 0.0
             require(waited_s * (1 + DRIFT) >= least_s, f"{what} after {waited_s:.2f} s, not {least_s:g} s")
             is_open = len(names) - len(out) >= self._run.scenario.min_nodes
+            is_open = is_open or self._may_be_relieved(agent)
             require(is_open, f"{what}, and has waited for nothing: {sorted(out)} cannot come")
         told = note.message.partition("; lost: ")[2]
         lost = {node for node in due if node in told or " more" in told}

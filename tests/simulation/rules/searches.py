@@ -208,6 +208,8 @@ class Searches:
         if records is None or records.first is None or is_slow or agent.process.has_ever_frozen:
             return
         nodes, lost = records.first.nodes if records.claim is None else records.claim.members, discovery._lost
+        if records.claim is None and records.first.relieves and lost.node != records.first.node:
+            return  # it waits for the head that most nodes can reach
         is_alone = {fault.what for fault in run.scenario.faults} == {"kill_agent"}
         if records.claim is not None and is_alone and lost.is_dead and lost.node == search.head:
             nodes = records.first.nodes  # also who has no part in that attempt, after all others

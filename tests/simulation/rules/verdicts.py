@@ -5,7 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from hpc_elastic.agent.rendezvous.search import SEARCH_TIMES
+from hpc_elastic.membership.gathering import can_relieve
 from hpc_elastic.membership.messages import Welcome
+from hpc_elastic.membership.timing import RELIEVED_WITHIN_S
 from tests.simulation.clock import NEVER
 from tests.simulation.rules.invariants import require
 from tests.simulation.rules.progress import DISK_OPERATIONS, TALKS_S
@@ -18,6 +20,8 @@ if TYPE_CHECKING:
 
 LOOKS_EVERY_S = SEARCH_TIMES.read_claim_every_s + SEARCH_TIMES.longest_pause_s
 SEARCH_OPERATIONS = 4  # one after the other, from the end of a search to a claim that others find
+PROBES_S = 5.0  # of other ports of the machine that does not answer
+FOR_GOOD_S = 1000.0  # a cut of the network
 PERSON = "ada@login"
 CANCELLED_MEANWHILE = "cancelled while the run was stopped because"  # a request that is found as the run has ended
 SETUP, RUN_DIRECTORY, NODES_MISSING, NODE_LOST, STALLED, STOPPED, REQUEUE = 3, 5, 6, 7, 9, 10, 75
@@ -63,6 +67,7 @@ class Verdicts:
             self._check_cause(result.reason, result.cause)
             self._check_who(result.reason, result.cause)
             self._check_want(result.reason)
+            self._check_relief(result.reason)
 
     def _check_leaving(self) -> None:
         """Where nothing but workers went wrong, everybody leaves at once when the run is over."""
@@ -128,6 +133,9 @@ class Verdicts:
             expected |= {STALLED} if agent.name in witness.unkillable else set()
         if agent.has_other_version or (agent.is_refused and self._is_refused_by_another_version(agent)):
             expected.add(NODES_MISSING)
+        heads = {each.node for each in self._run.disk.allocations}
+        if agent.is_refused and any(self._run.absences.is_relieved(head, agent.name) for head in heads):
+            expected.add(NODES_MISSING)  # by the head that is in its place
         require(exit_code in expected, f"{agent.name} left with {exit_code}, and should have with {expected}")
 
     def _is_refused_by_another_version(self, agent: Agent) -> bool:
@@ -184,6 +192,19 @@ class Verdicts:
         if any(fault.what == "power_off" for fault in scenario.faults):
             able = [name for name in able if name in run.witness.joined]
         require(len(able) < scenario.min_nodes, f"the run ends for want of nodes, and {able} have been there")
+
+    def _check_relief(self, reason: str) -> None:
+        """Where nothing is wrong but that nobody reaches the first node, the others go on without it if they may."""
+        scenario, faults = self._run.scenario, self._run.scenario.faults
+        is_cut = len(faults) == 1 and (faults[0].what, faults[0].side, faults[0].at) == ("partition", (0,), 0.0)
+        if not is_cut or faults[0].phase or faults[0].lasts_s < FOR_GOOD_S or len(scenario.roles) > 1:
+            return
+        times, others = SEARCH_TIMES, scenario.nodes - 1
+        pauses_s = times.first_retry_s * (2**scenario.join_retries - 1)
+        needs_s = (scenario.join_retries + 1) * (times.persists_s + PROBES_S) + pauses_s + RELIEVED_WITHIN_S
+        is_in_time = scenario.join_timeout_s > needs_s + DISK_OPERATIONS * max(scenario.disk_s)
+        if is_in_time and can_relieve(others, scenario.min_nodes, scenario.nodes):
+            require(reason != "nodes_missing", f"the run ends for want of nodes, and {others} reach each other")
 
     def _is_first_head_late(self) -> bool:
         """Whether the first head needed so long for its claim, on a slow disk, that others may have given up by then.

@@ -1,0 +1,85 @@
+"""Nodes that cannot reach the first head from the start: it goes on without them, or one of them takes its place."""
+
+from __future__ import annotations
+
+from unittest import mock
+
+import pytest
+
+from hpc_elastic.agent.rendezvous.search import HeadSearch
+from hpc_elastic.membership.gathering import Gathering
+from tests.simulation.draws.unreached import draw_unreached
+from tests.simulation.rules.invariants import BrokenRuleError
+from tests.simulation.scenario import Fault, Role, Scenario
+from tests.simulation.world import SimulatedRun
+
+FOR_EVER_S = 1e6
+OTHERS = ("node1", "node2", "node3")
+
+
+def play(*sides: tuple[int, ...], least: int, join_timeout_s: float = 200.0) -> SimulatedRun:
+    role = Role(name="trainer", restart="restart_all", nodes_min=least, nodes_max=4, workers=(1,), work_s=5.0)
+    cuts = tuple(Fault(what="partition", side=side, lasts_s=FOR_EVER_S) for side in sides)
+    run = SimulatedRun(
+        Scenario(seed=1, roles=(role,), nodes=4, lease_s=3.0, join_timeout_s=join_timeout_s, faults=cuts)
+    )
+    run.play()
+    return run
+
+
+@pytest.mark.parametrize("least", [2, 3])
+def test_nodes_that_are_enough_go_on_without_a_first_head_that_none_of_them_reaches(least: int) -> None:
+    run = play((0,), least=least)
+    assert [result.reason for result in run.disk.results] == ["succeeded"]
+    (claim,) = run.disk.claims.values()
+    assert claim.members == OTHERS
+    assert [allocation.relieves for allocation in run.disk.allocations] == ["", "node0"]
+
+
+@pytest.mark.parametrize(("side", "least", "reason"), [((0, 1), 2, "succeeded"), ((0, 1), 3, "nodes_missing")])
+def test_a_first_head_that_reaches_as_many_nodes_as_go_on_is_not_relieved(
+    side: tuple[int, ...], least: int, reason: str
+) -> None:
+    run = play(side, least=least)
+    assert [result.reason for result in run.disk.results] == [reason]
+    assert [allocation.node for allocation in run.disk.allocations] == ["node0"]
+
+
+def test_where_no_node_reaches_another_two_heads_try_and_the_second_ends_the_run() -> None:
+    run = play((0,), (1,), (2,), least=2)
+    assert [result.reason for result in run.disk.results] == ["nodes_missing"]
+    first, second = run.disk.allocations
+    assert (first.node, second.relieves) == ("node0", "node0")
+    assert run.clock.now < 200.0  # all have said why they do not join, so nobody is waited for
+
+
+# A bug in each part, which its schedules show.
+
+
+@pytest.mark.long
+def test_relief_that_is_not_awaited_by_the_head_breaks_a_rule() -> None:
+    with (
+        mock.patch.object(Gathering, "_may_be_relieved", return_value=False),
+        pytest.raises(BrokenRuleError, match="the run ends for want of nodes, and 3 reach each other"),
+    ):
+        play((0,), least=3)
+
+
+@pytest.mark.long
+def test_relief_by_nobody_breaks_a_rule() -> None:
+    async def never(_: HeadSearch) -> bool:
+        return False
+
+    with (
+        mock.patch.object(HeadSearch, "_can_relieve", never),
+        pytest.raises(BrokenRuleError, match="the run ends for want of nodes, and 3 reach each other"),
+    ):
+        play((0,), least=3)
+
+
+@pytest.mark.variant(of="test_nodes_that_are_enough_go_on_without_a_first_head_that_none_of_them_reaches")
+@pytest.mark.long
+@pytest.mark.parametrize("first", range(0, 400, 100))
+def test_no_rule_is_broken_where_nodes_cannot_reach_the_first_head(first: int) -> None:
+    for seed in range(first, first + 100):
+        SimulatedRun(draw_unreached(seed)).play()
