@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from hpc_elastic.errors import NO_SIGN, ExitCode, MissingNode, RendezvousCause, RendezvousTimeoutError
@@ -171,7 +171,9 @@ class Gathering:
             for node, missing in self._known.items()
             if missing.cause is RendezvousCause.CANNOT_ROUTE and self._roster.get(node) is None
         ]
-        return can_relieve(len(unreached), self._min_nodes, len(self._roster.expected))
+        settings = self._settings
+        placed = [settings.placed.get(node, "") for node in unreached]
+        return can_relieve(placed, settings.role_nodes, self._min_nodes, len(self._roster.expected))
 
     def _has_waited_for_spares(self, now: float) -> bool:
         """Return whether the world has been full for a moment, and the nodes that are missing are spares."""
@@ -390,15 +392,17 @@ class Gathering:
         return known or MissingNode(node=node, cause=never, detail=NO_SIGN)
 
 
-def can_relieve(unreached: int, min_nodes: int, nodes: int) -> bool:
+def can_relieve(unreached: Sequence[str], role_nodes: Mapping[str, int], min_nodes: int, nodes: int) -> bool:
     """Return whether so many nodes that cannot reach the first head may go on without it.
 
     Args:
-        unreached: how many they are.
-        min_nodes: how many a world needs.
+        unreached: the role of each of them.
+        role_nodes: how many nodes of each role a world needs.
+        min_nodes: how many it needs in all.
         nodes: how many the job has, with the head's.
     """
-    return unreached >= min_nodes and 2 * unreached >= nodes
+    are_most = len(unreached) >= min_nodes and 2 * len(unreached) >= nodes
+    return are_most and all(unreached.count(role) >= least for role, least in role_nodes.items())
 
 
 def timeout_announcement(error: RendezvousTimeoutError, attempt: int) -> list[Action]:

@@ -64,6 +64,7 @@ class HeadSettings:
     versions: Mapping[str, str] = field(default_factory=dict)  # on the head's node
     role_nodes: Mapping[str, int] = field(default_factory=dict)  # the least number of nodes of each role
     role_max_nodes: Mapping[str, int] = field(default_factory=dict)  # the greatest number of nodes of each role
+    placed: Mapping[str, str] = field(default_factory=dict)  # the role of each expected node
     may_predecessor_live: bool = False
     flush_after: tuple[str, ...] = ("requeue", "failure", "cancel")  # which ends training states are written
     domains: Mapping[str, str] = field(default_factory=dict)  # the failure domain of each node, where it is known

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -224,6 +224,11 @@ class LaunchPlan:
     def role_on(self, node_id: int, nodes: int) -> RolePlan:
         """Return the role of the node with this id (0, 1, 2 ...) in a step of `nodes` nodes."""
         return place_roles(self.roles, nodes)[node_id]
+
+    def placed_on(self, nodes: Sequence[str]) -> dict[str, str]:
+        """Return the name of each node's role in a step of these nodes, which are in the order of their ids."""
+        placed = place_roles(self.roles, len(nodes))
+        return {node: role.name for node, role in zip(nodes, placed, strict=True)}
 
     def workers_on(self, node_id: int, nodes: int) -> int:
         """Return the number of workers on the node with this id (0, 1, 2 ...) in a step of `nodes` nodes."""

@@ -168,6 +168,7 @@ class HeadScript:
             restarts=restarts or {},
             role_nodes=role_nodes or {},
             role_max_nodes=role_max_nodes or {},
+            placed={f"node{number}": role for number, role in (roles or {}).items()},
             rejoin=rejoin,
             may_predecessor_live=may_predecessor_live,
         )

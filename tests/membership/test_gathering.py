@@ -204,6 +204,13 @@ def test_a_head_that_nobody_could_relieve_ends_the_run_at_once(
     assert the_result(diagnose(script, *OUT_OF_REACH, *others)).reason == "nodes_missing"
 
 
+def test_a_head_whose_role_the_others_lack_ends_the_run_at_once() -> None:
+    roles = {0: "trainer", 1: "actor", 2: "actor", 3: "actor"}
+    script = HeadScript(4, min_nodes=3, roles=roles, role_nodes={"trainer": 1, "actor": 2})
+    script.join(0)
+    assert the_result(diagnose(script, *OUT_OF_REACH, a_diagnosis(3, gave_up=True))).reason == "nodes_missing"
+
+
 def test_a_head_that_relieves_another_ends_the_run_if_no_node_reaches_it_either() -> None:
     script = HeadScript(4, min_nodes=2)
     script.head.gathering.relieves(WAS_HEAD)

@@ -144,6 +144,11 @@ class Scenario:
         return sum(role.nodes_min for role in self.roles)
 
     @property
+    def role_nodes(self) -> dict[str, int]:
+        """How many nodes each role needs."""
+        return {role.name: role.nodes_min for role in self.roles}
+
+    @property
     def max_nodes(self) -> int:
         return sum(role.nodes_max for role in self.roles)
 

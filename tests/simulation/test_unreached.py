@@ -53,6 +53,20 @@ def test_where_no_node_reaches_another_two_heads_try_and_the_second_ends_the_run
     assert run.clock.now < 200.0  # all have said why they do not join, so nobody is waited for
 
 
+def test_a_first_head_that_has_a_role_of_its_own_is_not_relieved_while_it_waits_for_a_node_that_is_late() -> None:
+    trainer, actors = (
+        Role(name=name, restart="restart_all", nodes_min=least, nodes_max=most, workers=(1,), work_s=5.0)
+        for name, least, most in (("trainer", 1, 1), ("actor", 0, 3))
+    )
+    faults = Fault(what="partition", side=(0,), lasts_s=FOR_EVER_S), Fault(what="starts_late", node=2, lasts_s=60.0)
+    run = SimulatedRun(
+        Scenario(seed=1, roles=(trainer, actors), nodes=4, join_timeout_s=200.0, join_retries=0, faults=faults)
+    )
+    run.play()
+    assert [result.reason for result in run.disk.results] == ["succeeded"]
+    assert [allocation.node for allocation in run.disk.allocations] == ["node0"]
+
+
 # A bug in each part, which its schedules show.
 
 

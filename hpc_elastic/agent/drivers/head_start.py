@@ -188,6 +188,7 @@ class HeadStart:
             versions=own.versions,
             role_nodes={role.name: role.nodes.min for role in plan.roles},
             role_max_nodes={role.name: role.nodes.max for role in plan.roles},
+            placed=plan.placed_on(place.nodes),
             rejoin=plan.elastic.rejoin,
             flush_after=plan.state.flush,
             domains=_domains(plan, place),

@@ -127,8 +127,9 @@ class HeadSearch:
     head whose agent has recorded that it failed itself, for want of open files say, is succeeded at once.
 
     A node that cannot route to the head may be broken itself, or the head is. If half of all nodes have given it up for
-    that, which are enough for a world, and it has neither opened an attempt without them nor ended the run, one of the
-    first of them takes its place: once, for where no node reaches another, the next head would be as much alone.
+    that, which are enough for a world and each of its roles, and it has neither opened an attempt without them nor
+    ended the run, one of the first of them takes its place: once, for where no node reaches another, the next head
+    would be as much alone.
     """
 
     def __init__(
@@ -284,8 +285,10 @@ class HeadSearch:
             return False
 
         def count() -> bool:
-            unreached = Findings(self._plan, self._allocation).cannot_reach(known.node)
-            return can_relieve(sum(1 for _ in unreached), self._plan.nodes.min, len(nodes))
+            plan = self._plan
+            placed, least = plan.placed_on(nodes), {role.name: role.nodes.min for role in plan.roles}
+            unreached = [placed[node] for node in Findings(plan, self._allocation).cannot_reach(known.node)]
+            return can_relieve(unreached, least, plan.nodes.min, len(nodes))
 
         return await self._disk.call(count)
 

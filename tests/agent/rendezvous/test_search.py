@@ -434,13 +434,19 @@ def test_a_head_that_half_of_all_nodes_cannot_reach_is_relieved(
     play(tmp_path, scene, times=relieving())
 
 
-@pytest.mark.parametrize("why", ["only this node cannot", "too few for a world", "it has relieved another"])
+@pytest.mark.parametrize(
+    "why", ["only this node cannot", "too few for a world", "none has its role", "it has relieved another"]
+)
 def test_a_head_that_others_may_reach_is_not_relieved(
     why: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def scene(made: Scene) -> None:
         relieves = "local3" if why == "it has relieved another" else ""
         out_of_reach(made, monkeypatch, min_nodes=3 if why == "too few for a world" else 1, relieves=relieves)
+        if why == "none has its role":
+            (role,), one, rest = made.plan.roles, NodesPlan(min=1, max=1), NodesPlan(min=0, max=3)
+            roles = replace(role, name="trainer", nodes=one), replace(role, name="actor", nodes=rest)
+            made.plan = replace(made.plan, roles=roles)
         reporting(made, *{"only this node cannot": (), "too few for a world": (2,)}.get(why, (2, 3)))
         with pytest.raises(RendezvousTimeoutError) as caught:
             await made.find(1)

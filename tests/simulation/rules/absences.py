@@ -106,9 +106,12 @@ class Absences:
         """Whether others may do without this first head, so that it waits for one of them to take its place."""
         names, scenario = self._run.scenario.names, self._run.scenario
         findings = [finding for node in names if (finding := self._finding(node)) is not None]
-        unreached = [each for each in findings if (each["cause"], each["head"]) == ("cannot_route", agent.name)]
+        placed = dict(zip(names, (role for role, _ in scenario.placed()), strict=True))
+        unreached = [
+            placed[each["node"]] for each in findings if (each["cause"], each["head"]) == ("cannot_route", agent.name)
+        ]
         has_relieved = any(each.node == agent.name and each.relieves for each in self._run.disk.allocations)
-        return not has_relieved and can_relieve(len(unreached), scenario.min_nodes, len(names))
+        return not has_relieved and can_relieve(unreached, scenario.role_nodes, scenario.min_nodes, len(names))
 
     @property
     def _is_usual(self) -> bool:

@@ -203,7 +203,8 @@ class Verdicts:
         pauses_s = times.first_retry_s * (2**scenario.join_retries - 1)
         needs_s = (scenario.join_retries + 1) * (times.persists_s + PROBES_S) + pauses_s + RELIEVED_WITHIN_S
         is_in_time = scenario.join_timeout_s > needs_s + DISK_OPERATIONS * max(scenario.disk_s)
-        if is_in_time and can_relieve(others, scenario.min_nodes, scenario.nodes):
+        placed = [role for role, _ in scenario.placed()[1:]]
+        if is_in_time and can_relieve(placed, scenario.role_nodes, scenario.min_nodes, scenario.nodes):
             require(reason != "nodes_missing", f"the run ends for want of nodes, and {others} reach each other")
 
     def _is_first_head_late(self) -> bool:
