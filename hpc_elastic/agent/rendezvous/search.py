@@ -39,7 +39,9 @@ from hpc_elastic.rundir.records import AllocationClaim, AttemptClaim, Endpoint
 from hpc_elastic.scheduler.allocation import Allocation
 
 T = TypeVar("T")
-MOST_RELIEFS = 16  # nodes that may take the place of a head out of reach: each of them reads what all others report
+# The first nodes of the job, and as many spread over it, may take the place of a head out of reach: each of them reads
+# what all others report. Of the racks that cannot reach the head one has such a node.
+MOST_RELIEFS = 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -128,8 +130,8 @@ class HeadSearch:
 
     A node that cannot route to the head may be broken itself, or the head is. If half of all nodes have given it up for
     that, which are enough for a world and each of its roles, and it has neither opened an attempt without them nor
-    ended the run, one of the first of them takes its place: once, for where no node reaches another, the next head
-    would be as much alone.
+    ended the run, one of them takes its place: once, for where no node reaches another, the next head would be
+    as much alone.
     """
 
     def __init__(
@@ -279,9 +281,10 @@ class HeadSearch:
         return MissingNode(node=self._known.node, cause=RendezvousCause.CANNOT_ROUTE, detail=detail)
 
     async def _can_relieve(self) -> bool:
-        """Returns whether enough nodes cannot reach the known head, of which this node is one of the first."""
-        known, own, nodes = self._known, self._allocation.node, self._allocation.nodes
-        if known is None or known.relieves or own not in nodes[:MOST_RELIEFS]:
+        """Returns whether enough nodes cannot reach the known head, of which this node is one that may relieve it."""
+        known, number, nodes = self._known, self._allocation.node_id, self._allocation.nodes
+        may_relieve = number < MOST_RELIEFS or number % -(-len(nodes) // MOST_RELIEFS) == 0
+        if known is None or known.relieves or not may_relieve:
             return False
 
         def count() -> bool:
