@@ -50,6 +50,7 @@ from hpc_elastic.membership.rounds import (
 )
 from hpc_elastic.membership.succession import Succession
 from hpc_elastic.membership.tally import Tally
+from hpc_elastic.membership.timing import YIELDS_BEFORE_S
 from hpc_elastic.membership.unfit import UnfitNodes
 from hpc_elastic.rundir.records import Charged, World
 from hpc_elastic.rundir.state_records import KeptState
@@ -134,12 +135,15 @@ class Head:
         """Return whether this head gathers for the first attempt of its allocation; any thread may ask."""
         return self.phase is HeadPhase.GATHERING and not self.gathering.has_world
 
-    def yields(self, to: str, allocation: int) -> list[Action]:
+    def yields(self, to: str, allocation: int, now: float, *, relieves: str = "") -> list[Action]:
         """Step down for another head of this start, which has claimed a later allocation, if too few nodes are here.
 
-        It may have taken this head for lost while nodes were still to come; each would wait for the other's nodes.
+        It may have taken this head for lost while nodes were still to come; each would wait for the other's nodes. One
+        that relieves this head may reach no other node either: as long as nodes may come that make enough, both wait.
         """
         if not self.is_at_first or self.gathering.is_enough():
+            return []
+        if relieves == self._settings.node and self.gathering.goes_on(now + YIELDS_BEFORE_S):
             return []
         return self.superseded(f"{to} is head, too, and has claimed allocation {allocation}")
 

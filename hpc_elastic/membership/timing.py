@@ -209,6 +209,8 @@ SPARES_COME_WITHIN_S = 1.0
 HEAD_REACTS_WITHIN_S = 20.0
 RELIEVED_WITHIN_S = 35.0
 AWAITS_RELIEF_S = 45.0
+# A head that is relieved while nodes that make enough may still come steps down so long before their time is over.
+YIELDS_BEFORE_S = 10.0
 # How long the end of a run waits, whose first node has said that it cannot take part, for others to say so too.
 UNFIT_SETTLES_S = 2.0
 GATHERS_AFTER_S = 0.5

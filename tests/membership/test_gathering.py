@@ -177,7 +177,17 @@ def test_a_first_head_that_most_nodes_cannot_reach_lets_another_one_take_its_pla
     actions = diagnose(script, *OUT_OF_REACH, a_diagnosis(3, gave_up=True))
     assert not of_kind(actions, WriteResult)
     assert script.head.next_tick() <= AWAITS_RELIEF_S
-    assert of_kind(script.head.yields("node1", 2), Superseded)
+    assert of_kind(script.head.yields("node1", 2, script.now, relieves="node0"), Superseded)
+
+
+def test_a_head_that_nodes_may_still_make_enough_is_not_relieved_until_their_time_is_almost_over() -> None:
+    script = HeadScript(4, min_nodes=2, join_timeout_s=100)
+    script.join(0)
+    diagnose(script, *OUT_OF_REACH)
+    script.pass_time(89)
+    assert not script.head.yields("node1", 2, script.now, relieves="node0")
+    script.pass_time(2)
+    assert of_kind(script.head.yields("node1", 2, script.now, relieves="node0"), Superseded)
 
 
 def test_a_first_head_that_nobody_relieves_ends_the_run() -> None:

@@ -955,12 +955,12 @@ def test_a_first_head_yields_to_a_later_one_only_while_it_has_too_few_nodes(
 ) -> None:
     script = HeadScript(3, min_nodes=2)
     script.join(*nodes)
-    actions = script.head.yields("node2", 2)
+    actions = script.head.yields("node2", 2, 0.0)
     assert bool(of_kind(actions, Superseded)) == does_yield
 
 
 def test_a_head_that_has_opened_an_attempt_yields_to_no_claim_of_the_allocation() -> None:
-    assert running().head.yields("node2", 2) == []
+    assert running().head.yields("node2", 2, 0.0) == []
 
 
 def test_a_head_whose_first_attempt_started_no_workers_looks_for_no_other_one() -> None:

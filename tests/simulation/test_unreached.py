@@ -45,6 +45,31 @@ def test_a_first_head_that_reaches_as_many_nodes_as_go_on_is_not_relieved(
     assert [allocation.node for allocation in run.disk.allocations] == ["node0"]
 
 
+def test_a_head_that_others_relieve_in_vain_goes_on_with_a_node_that_is_late() -> None:
+    """Of the nodes that cannot reach it none reaches another."""
+    role = Role(name="trainer", restart="restart_all", nodes_min=2, nodes_max=4, workers=(1,), work_s=5.0)
+    cuts = (Fault(what="partition", side=(node,), lasts_s=FOR_EVER_S) for node in (1, 2))
+    late = Fault(what="starts_late", node=3, lasts_s=60.0)
+    run = SimulatedRun(
+        Scenario(seed=1, roles=(role,), nodes=4, join_timeout_s=200.0, join_retries=0, faults=(*cuts, late))
+    )
+    run.play()
+    assert [result.reason for result in run.disk.results] == ["succeeded"]
+    (claim,) = run.disk.claims.values()
+    assert claim.members == ("node0", "node3")
+    assert len(run.disk.allocations) == 2
+
+
+def test_nodes_that_are_enough_go_on_without_one_that_never_comes_to_the_first_head() -> None:
+    role = Role(name="trainer", restart="restart_all", nodes_min=2, nodes_max=4, workers=(1,), work_s=5.0)
+    faults = Fault(what="partition", side=(0,), lasts_s=FOR_EVER_S), Fault(what="never_starts", node=3)
+    run = SimulatedRun(Scenario(seed=1, roles=(role,), nodes=4, join_timeout_s=200.0, join_retries=0, faults=faults))
+    run.play()
+    assert [result.reason for result in run.disk.results] == ["succeeded"]
+    (claim,) = run.disk.claims.values()
+    assert claim.members == ("node1", "node2")
+
+
 def test_where_no_node_reaches_another_two_heads_try_and_the_second_ends_the_run() -> None:
     run = play((0,), (1,), (2,), least=2)
     assert [result.reason for result in run.disk.results] == ["nodes_missing"]

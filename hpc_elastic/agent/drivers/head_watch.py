@@ -216,7 +216,7 @@ class HeadWatch:
             self._is_stop_told = True
             self._do(lambda now: head.stop_requested(by, now))
         elif (rival := look.rival) is not None:
-            self._do(lambda _: head.yields(rival.node, rival.allocation))
+            self._do(lambda now: head.yields(rival.node, rival.allocation, now, relieves=rival.relieves))
 
     def _may_be_own(self, claim: AttemptClaim) -> bool:
         """Returns whether this head is making a claim like this one, to which the file system's answer may be lost.
