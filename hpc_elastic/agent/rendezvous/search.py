@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
@@ -223,6 +224,7 @@ class HeadSearch:
                 relief = await self._relieve(say)
                 if relief is Relief.OWN:
                     self.relieved = self._describe_relieved(trouble)
+                    trouble.is_over()
                     return False
                 if relief is Relief.NONE:
                     missing = await trouble.give_up(number)
@@ -257,22 +259,20 @@ class HeadSearch:
         That head knows by now which nodes have given it up, and may go on without them, or end the run.
         """
         began = counted_at = self._loop.time()
-        while (now := self._loop.time()) < began + self._times.relieved_within_s:
-            try:
+        with contextlib.suppress(RunDirectoryError):  # the run is over
+            while (now := self._loop.time()) < began + self._times.relieved_within_s:
                 if await self._has_successor(say):
                     return Relief.ANOTHER
                 records = await self._read_records(say)
-            except RunDirectoryError:  # the run is over
-                return Relief.NONE
-            if records.claim is not None or records.result is not None:
-                return Relief.NONE
-            is_due = now >= max(began + self._times.head_reacts_within_s, counted_at)
-            if is_due and await self._can_relieve():
-                if await self._succeeds(say, why="cannot be reached by most nodes", relieves=self._known):
-                    return Relief.OWN
-            elif is_due:
-                counted_at = now + self._times.counts_every_s
-            await asyncio.sleep(self._times.read_claim_every_s)
+                if records.claim is not None or records.result is not None:
+                    break
+                is_due = now >= max(began + self._times.head_reacts_within_s, counted_at)
+                if is_due and await self._can_relieve():
+                    if await self._succeeds(say, why="cannot be reached by most nodes", relieves=self._known):
+                        return Relief.OWN
+                elif is_due:
+                    counted_at = now + self._times.counts_every_s
+                await asyncio.sleep(self._times.read_claim_every_s)
         return Relief.NONE
 
     def _describe_relieved(self, trouble: Trouble) -> MissingNode:

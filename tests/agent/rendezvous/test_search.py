@@ -430,6 +430,8 @@ def test_a_head_that_half_of_all_nodes_cannot_reach_is_relieved(
         assert made.said[-1] == (
             "local0 has opened no attempt and cannot be reached by most nodes, so this node is the head now"
         )
+        await made.disk.call(lambda: None)
+        assert not Path(made.layout.rendezvous("local1")).exists()
 
     play(tmp_path, scene, times=relieving())
 
@@ -454,6 +456,22 @@ def test_a_head_that_others_may_reach_is_not_relieved(
         assert (made.record()["gave_up"], made.record()["awaits_other"]) == (True, False)
 
     play(tmp_path, scene, times=relieving(relieved_within_s=0.1))
+
+
+def test_a_node_that_would_relieve_a_head_leaves_as_one_that_found_none_if_the_run_ends_right_then(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def is_over(*_: object, **__: object) -> bool:
+        raise RunDirectoryError("the run is over")
+
+    async def scene(made: Scene) -> None:
+        out_of_reach(made, monkeypatch)
+        reporting(made, 2)
+        monkeypatch.setattr(Journal, "claim_next_allocation", is_over)
+        with pytest.raises(RendezvousTimeoutError):
+            await made.find(1)
+
+    play(tmp_path, scene, times=relieving())
 
 
 def test_a_head_that_goes_on_without_a_node_is_not_relieved_by_it(
