@@ -292,10 +292,13 @@ class Gathering:
             missing = diagnosis.missing
             if not self._roster.is_missing(missing.node):
                 continue
-            before = self._known.get(missing.node)
-            self._known[missing.node] = missing
+            before, has_no_word = self._known.get(missing.node), missing.cause is RendezvousCause.NEVER_STARTED
             is_news = before is None or before.cause is not missing.cause
-            if is_news and missing.cause is not RendezvousCause.NEVER_STARTED:
+            is_gone = diagnosis.gave_up or self._lost.is_lost(missing.node)
+            if before is not None and is_news and has_no_word and not is_gone:
+                continue  # it took its word back as it joined another head of this start
+            self._known[missing.node] = missing
+            if is_news and not has_no_word:
                 lines.append(str(missing))
             if diagnosis.gave_up:
                 self._leave_out(missing)

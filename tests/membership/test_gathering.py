@@ -190,6 +190,14 @@ def test_a_head_that_nodes_may_still_make_enough_is_not_relieved_until_their_tim
     assert of_kind(script.head.yields("node1", 2, script.now, relieves="node0"), Superseded)
 
 
+def test_a_node_that_has_joined_another_head_since_is_not_said_to_have_never_started() -> None:
+    script = HeadScript(3, min_nodes=2, join_timeout_s=100)
+    script.join(0, 1)
+    diagnose(script, a_diagnosis(2))
+    diagnose(script, a_diagnosis(2, RendezvousCause.NEVER_STARTED))  # its file is gone
+    assert "node2 cannot route: x; going on without it" in texts(script.pass_time(101))
+
+
 def test_a_first_head_that_nobody_relieves_ends_the_run() -> None:
     script = HeadScript(4, min_nodes=2)
     script.join(0)
