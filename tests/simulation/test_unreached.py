@@ -102,6 +102,13 @@ def test_nodes_none_of_which_is_among_the_first_of_the_job_go_on_without_a_head_
     assert claim.members == tuple(f"node{number}" for number in range(16, 33))
 
 
+@pytest.mark.long
+def test_a_head_with_enough_nodes_waits_for_one_that_has_given_it_up_unread_and_joined_another() -> None:
+    run = SimulatedRun(draw_unreached(7100441))
+    run.play()
+    assert [result.reason for result in run.disk.results] == ["succeeded"]
+
+
 # A bug in each part, which its schedules show.
 
 

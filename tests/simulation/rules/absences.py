@@ -149,6 +149,9 @@ class Absences:
     def _check_prompt(self, agent: Agent, head: object, awaited: list[str], least_s: float) -> None:
         """It does not wait longer: all have joined, or it is known why not."""
         run, began = self._run, self._began[head]
+        taken_back = {node for other, node in self._given_up if other == agent.name and self._finding(node) is None}
+        if taken_back - set(self._asked[head]):
+            return  # they have joined the head that relieves this one, which may never have read that they gave it up
         known = [began, *(moment for moment, _ in self._asked[head].values())]
         gave_up = [node for node in run.scenario.names if self._has_given_up(agent, node)]
         known += [self._is_to_be_read_at(head, node) for node in gave_up]
