@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from types import MappingProxyType
-
 from hpc_elastic.errors import ExitCode
-from hpc_elastic.membership.actions import Action, Drop, HeadOver, Log, Note, SendToMember
-from hpc_elastic.membership.job_end import JobEnd
-from hpc_elastic.membership.losses import Losses
+from hpc_elastic.membership.actions import Action, Drop, HeadOver, KeepStates, Log, SendToMember
+from hpc_elastic.membership.judge import Judge
+from hpc_elastic.membership.members import Members
 from hpc_elastic.membership.messages import End
-from hpc_elastic.membership.roster import Roster
-from hpc_elastic.membership.timing import Timing
-from hpc_elastic.rundir.state_records import Flush
+from hpc_elastic.membership.rounds import HeadSettings
 
 NEVER = float("inf")
 
@@ -27,11 +22,9 @@ class Closing:
     it is there for longer than one that is being ended.
 
     Args:
-        node: the head's own.
-        roster: the agents that are here.
-        losses: the agents that were lost before.
-        job_end: what is known about who ends the Slurm job.
-        timing: the run's.
+        settings: the head's node and the run's times.
+        members: the agents that are here, those that were lost before, and who of them ends the Slurm job.
+        judge: the decision that stands, and the training states that members hold.
     """
 
     __slots__ = (
@@ -40,20 +33,20 @@ class Closing:
         "_is_script_unsure",
         "_is_settled",
         "_job_end",
-        "_losses",
-        "_node",
+        "_judge",
+        "_members",
         "_roster",
-        "_timing",
+        "_settings",
         "exit_code",
         "next_tick",
     )
 
-    def __init__(self, node: str, roster: Roster, losses: Losses, job_end: JobEnd, timing: Timing) -> None:
-        self._node = node
-        self._roster = roster
-        self._losses = losses
-        self._job_end = job_end
-        self._timing = timing
+    def __init__(self, settings: HeadSettings, members: Members, judge: Judge) -> None:
+        self._settings = settings
+        self._members = members
+        self._roster = members.roster
+        self._job_end = members.job_end
+        self._judge = judge
         self._have_left: bool
         self._is_settled: bool
         self._ender: str | None = None  # who was told to end the job, and is not known to be gone
@@ -62,14 +55,7 @@ class Closing:
         self.exit_code = int(ExitCode.SUCCESS)
 
     def begin(
-        self,
-        exit_code: int,
-        cause: str,
-        now: float,
-        *,
-        is_settled: bool,
-        may_others_live: bool,
-        flushes: Mapping[str, Flush] = MappingProxyType({}),
+        self, exit_code: int, cause: str, now: float, *, is_settled: bool = True, flushes_within_s: float | None = None
     ) -> list[Action]:
         """Tell all members to leave; `left` has to be asked next, for there may be none.
 
@@ -78,19 +64,20 @@ class Closing:
             cause: why the run ends.
             now: monotonic seconds.
             is_settled: no other agent can go on with the run.
-            may_others_live: agents may be at work that this head has neither had as members nor lost.
-            flushes: the training states that members write when they leave, by node.
+            flushes_within_s: how long they may write training states; None: nothing has to follow before the job's end.
         """
         self.exit_code = exit_code
-        self._have_left = not may_others_live
+        # A lost head, and members of its that have not joined this one, may be at work.
+        self._have_left = self._members.gathering.succession is None
         self._is_settled = is_settled
         nodes = max((member.lease.nodes for member in self._roster), default=0)  # as one of which the rarest beats come
-        self.next_tick = now + self._timing.closes_within_s(nodes)
-        actions: list[Action] = []
+        self.next_tick = now + self._settings.timing.closes_within_s(nodes)
+        flushes = self._judge.flushes(exit_code, within_s=flushes_within_s) if is_settled else {}
+        actions = self._about_states(are_flushed=bool(flushes))
         # With REQUEUE that agent has the job started again, if that was decided, and does nothing else.
         is_ours = self._job_end.is_ours(is_settled=is_settled)
         self._is_script_unsure = is_settled and self._job_end.is_agent_away(self._roster)
-        enders = self._job_end.who(self._roster, self._node) if is_ours else ()
+        enders = self._job_end.who(self._roster, self._settings.node) if is_ours else ()
         self._ender = enders[0] if enders else None
         for member in self._roster:
             end = End(
@@ -104,6 +91,15 @@ class Closing:
             actions.append(SendToMember(node=member.node, message=end))
         return actions
 
+    def _about_states(self, *, are_flushed: bool) -> list[Action]:
+        """Return what is said of the training states, and what keeps those for the next allocation that none writes."""
+        states, attempt = self._judge.states, self._judge.history.attempts
+        told: list[Action] = [Log(text=line, level="warning") for line in states.lines_at_end]
+        if not self._is_settled or are_flushed or self.exit_code == ExitCode.SUCCESS:
+            return told
+        ended = states.unused(attempt)
+        return told if ended is None else [*told, KeepStates(ended=ended, latest=attempt)]
+
     def lost(self, node: str) -> None:
         """Take note of a member that is gone and, by its silence or its goodbye, has not left: it ends no job."""
         if node == self._ender:
@@ -116,7 +112,7 @@ class Closing:
         self.next_tick = NEVER
         is_ours = self._job_end.is_ours(is_settled=self._is_settled)
         over = HeadOver(
-            have_all_left=self._have_left and not self._losses.may_live,
+            have_all_left=self._have_left and not self._members.losses.may_live,
             ends_job=is_ours and self._ender is None,
             looks_for_script=self._is_script_unsure and not is_ours,
         )
@@ -129,16 +125,8 @@ class Closing:
         self._have_left = False
         drops: list[Action] = [Drop(node=member.node) for member in self._roster]
         for member in self._roster:  # the others use their grace, and do then what they were told
-            if now - member.lease.heard >= self._timing.silent_before_restart_s(member.lease.nodes):
+            if now - member.lease.heard >= self._settings.timing.silent_before_restart_s(member.lease.nodes):
                 self._job_end.lost(member.node, is_agent_alone=False)
                 self.lost(member.node)
             self._roster.remove(member.node)
         return drops
-
-
-def awaiting_quorum(seconds: float, attempt: int) -> list[Action]:
-    """Return the log line and the event of a head that waits for nodes to come back, or to go on without it."""
-    text = (
-        f"too few nodes are left here; waiting {seconds:.1f} s for silent ones to come back, or to go on by themselves"
-    )
-    return [Log(text=text, level="warning"), Note(name="run.yielding", message=text, attempt=attempt)]

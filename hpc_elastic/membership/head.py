@@ -1,6 +1,7 @@
 """The head: gathers the members, opens attempts, and decides from the reports of all members.
 
-Theory of operation. `phases` has the phases and their order. Before any worker starts, the attempt's
+Theory of operation. `phases` has the phases and their order; `opening` has the steps from a closed round to running
+workers, `quorum` the wait where too few nodes are left, `closing` the end. Before any worker starts, the attempt's
 claim is on disk: it carries the spend, so a budget is never counted twice, and only one head
 can have it. While workers stop, a Finish can still replace a restart, and a restart can be
 widened to more roles.
@@ -21,31 +22,30 @@ from dataclasses import replace
 from hpc_elastic.errors import ExitCode
 from hpc_elastic.hostlist import name_some
 from hpc_elastic.membership import messages
-from hpc_elastic.membership.actions import Action, ClaimAttempt, Drop, KeepStates, Log, Note, SendToMember, WriteResult
+from hpc_elastic.membership.actions import Action, Drop, Log, Note, SendToMember, WriteResult
 from hpc_elastic.membership.admission import unfit_note
 from hpc_elastic.membership.at_fault import NodesAtFault
 from hpc_elastic.membership.barriers import Barriers
-from hpc_elastic.membership.closing import Closing, awaiting_quorum
+from hpc_elastic.membership.closing import Closing
 from hpc_elastic.membership.decisions import Decide, Finish, History, Ignore, RestartWorkers, Trigger
 from hpc_elastic.membership.gathering import Gathering, timeout_announcement
 from hpc_elastic.membership.held_timeouts import HeldTimeouts
 from hpc_elastic.membership.judge import Judge, Seen, end_seen, overdue_seen, seen_in
 from hpc_elastic.membership.members import Members, drop
-from hpc_elastic.membership.node_news import RoundNews
 from hpc_elastic.membership.notice_rounds import NoticeRounds
 from hpc_elastic.membership.notices import NoticeGiven
+from hpc_elastic.membership.opening import Opening
 from hpc_elastic.membership.operator_stop import OperatorStop, PendingStop
 from hpc_elastic.membership.own_node import OwnNode
 from hpc_elastic.membership.phases import HeadPhase
+from hpc_elastic.membership.quorum import QuorumWait
 from hpc_elastic.membership.roster import RosterEntry
 from hpc_elastic.membership.rounds import (
     HeadSettings,
     announcement,
-    assignments,
     charged_in,
     loss_note,
     observation_note,
-    opening,
     stops,
 )
 from hpc_elastic.membership.succession import Succession
@@ -90,12 +90,11 @@ class Head:
         self._notices = NoticeRounds(self._roster, settings.restarts)
         self._pending_stop = PendingStop()
         self._barriers = Barriers(self._roster, settings)
-        self._closing = Closing(
-            settings.node, self._roster, self._members.losses, self._members.job_end, settings.timing
-        )
+        self._closing = Closing(settings, self._members, self._judge)
         self._unfit = UnfitNodes(self._roster)
         self.at_fault = NodesAtFault(settings, self._members, self._judge, self._unfit)
-        self._news = RoundNews(self._roster)
+        self._opening = Opening(settings, self._members, self._judge, self._notices)
+        self._quorum = QuorumWait(settings, self._members, self._judge)
         self._resume_at = -NEVER
         self._held = HeldTimeouts()
         self._own_node = OwnNode(settings, self._roster, self._members.leases)
@@ -169,7 +168,7 @@ class Head:
         elif phase is HeadPhase.PAUSING:
             in_this_phase = self._restarts_at
         elif phase is HeadPhase.AWAITING_QUORUM:
-            in_this_phase = self._resume_at
+            in_this_phase = self._quorum.until
         return min(self._members.leases.next_tick, self._closing.next_tick, self._pending_stop.due_at, in_this_phase)
 
     def fence_deadline(self) -> float:
@@ -262,31 +261,21 @@ class Head:
         # Where this head stood still the next attempt names no node for it, nor one that has stood still with it and
         # says goodbye now; one that does not return is named if that ends the run.
         was_paused = may_return and self._own_node.has_just_woken(now)
-        is_agent_alone = is_gone and (may_return or not self._members.may_have_restarted(node, now))
-        has_not_left = may_return or not is_agent_alone
-        if is_gone and may_return:
-            self._members.gave_up(now)
-        is_expected, may_return = may_return, may_return or (is_gone and self._members.may_have_left(node, now))
-        how = {"is_gone": is_gone, "may_return": may_return, "is_agent_alone": is_agent_alone}
-        member = self._members.lose(node, now, **how, is_expected=is_expected)
-        if member is None:
+        lost = self._members.lose(node, now, is_gone=is_gone, may_return=may_return)
+        if lost is None:
             return []
-        if has_not_left:
+        if not lost.has_left:
             self._closing.lost(node)
         if self.phase in ENDING:
             return self._left()
         actions: list[Action] = [loss_note(node, why, self._noted_attempt), *self._notices.lost(node)]
-        is_in_world = self._members.is_in_world(node)
-        if is_in_world and (may_return or not is_gone):  # it may be alive, and may take this head's place
-            self._own_node.fences_for(member.lease, now)
+        if lost.may_live and self._members.is_in_world(node):  # it may take this head's place
+            self._own_node.fences_for(lost.entry.lease, now)
             actions += self._members.fence() if self._judge.verdict.is_final else []
-        # While a role gathers to start again by itself, the others run on.
-        is_needed = is_in_world and (self.phase is not HeadPhase.GATHERING or member.is_in_world)
-        if is_needed or not self.gathering.can_be_enough():
-            is_dead = is_gone and not may_return
+        if self._members.lacks(lost.entry, is_gathering=self.phase is HeadPhase.GATHERING):
             nodes = () if was_paused and self.gathering.can_be_enough() else (node,)
             detail = why if nodes else self._own_node.stood_still
-            seen = Seen(trigger=Trigger.NODE_LOST, nodes=nodes, detail=detail, is_agent_dead=is_dead)
+            seen = Seen(trigger=Trigger.NODE_LOST, nodes=nodes, detail=detail, is_agent_dead=lost.is_dead)
             actions += self._observe(seen, now)
         else:
             actions.append(Log(text=f"{node} is lost: {why}; the run does without it", level="warning"))
@@ -377,24 +366,7 @@ class Head:
         judge.verdict.attempt_opened()
         self._members.begin(now)
         self._barriers.begin(now)
-        restarts, notice = judge.history.spend.restarts, self._notices.opened(now)
-        parts = assignments(
-            world,
-            world_digest,
-            restarts,
-            notice,
-            judge.states.chosen,
-            judge.states.sources,
-            self._roster.keepers(),
-            self._settings.domains or self._roster.switches(),
-        )
-        sends = (SendToMember(node=node, message=part) for node, part in parts.items())
-        told = [
-            *opening(world, judge.because, judge.before, judge.states.lines),
-            *sends,
-            *self._members.welcome_spares(),
-        ]
-        return told + self._grow(now)
+        return self._opening.assign(world, world_digest, now) + self._grow(now)
 
     def superseded(self, reason: str) -> list[Action]:
         """Step down, with all members dropped: another head goes on with the run, or has ended it."""
@@ -405,8 +377,9 @@ class Head:
 
     def disk_failed(self, error: str, now: float) -> list[Action]:
         """Tell all members to leave, because the run directory cannot be written: no attempt may start unclaimed."""
-        ends = self._end_everybody(int(ExitCode.RUN_DIRECTORY), error, now, is_settled=False)
-        return [Log(text=error, level="error"), *ends]
+        self.phase = HeadPhase.CLOSING
+        told = self._closing.begin(int(ExitCode.RUN_DIRECTORY), error, now, is_settled=False)
+        return [Log(text=error, level="error"), *told, *self._left()]
 
     def result_written(
         self, exit_code: int, cause: str, now: float, *, flushes_within_s: float | None = None
@@ -421,8 +394,9 @@ class Head:
             now: monotonic seconds.
             flushes_within_s: how long they may write training states; None: nothing has to follow before the job's end.
         """
-        ends = self._end_everybody(exit_code, cause, now, flushes_within_s=flushes_within_s)
-        return [Log(text=cause, level="error" if exit_code else "info"), *ends]
+        self.phase = HeadPhase.CLOSING
+        told = self._closing.begin(exit_code, cause, now, flushes_within_s=flushes_within_s)
+        return [Log(text=cause, level="error" if exit_code else "info"), *told, *self._left()]
 
     def tick(self, now: float) -> list[Action]:
         """Return the actions that are due at the time `now`."""
@@ -440,7 +414,7 @@ class Head:
         elif self.phase is HeadPhase.PAUSING and now >= self._restarts_at:
             self._start_gathering(now)
             actions += self._gather(now)
-        elif self.phase is HeadPhase.AWAITING_QUORUM and now >= self._resume_at:
+        elif self.phase is HeadPhase.AWAITING_QUORUM and now >= self._quorum.until:
             actions += self._finish()
         elif self.phase is HeadPhase.CLOSING:
             actions += self._closing.tick(now) + self._left()
@@ -477,38 +451,11 @@ class Head:
         if not keeps_places and (too_few := self.gathering.too_few(now)) is not None:
             said = [*timeout_announcement(too_few, self.attempt), *self.gathering.absent(too_few.missing, self.attempt)]
             return said + self._observe(Seen(trigger=Trigger.NODES_MISSING, detail=too_few.message), now)
-        if ended := self._settle_losses(now) or self._settle_silent_ends(now):
-            return ended
-        told = [
-            *self._members.arrivals.others(),
-            *self._news.tell(self.attempt),
-            *self.gathering.left_behind(self.attempt),
-            *self._judge.counts_losses(),
-        ]
-        claim, world = self._judge.prepare_attempt()
-        self.phase, self.gathering.has_world = HeadPhase.CLAIMING, True  # though it may start no workers
-        return [*told, ClaimAttempt(claim=claim, world=world)]
-
-    def _settle_losses(self, now: float) -> list[Action]:
-        """Count as lost the members that said goodbye and did not return; return the end of the run if that ends it."""
-        absent = self._members.losses.settle()
-        if not absent:
-            return []
-        return self._end_if_decided(Seen(trigger=Trigger.NODE_LOST, nodes=absent, detail="it did not return"), now)
-
-    def _settle_silent_ends(self, now: float) -> list[Action]:
-        """Return the end of a run whose job the scheduler has started again too often without any progress."""
-        if not self._settings.has_silent_ends:
-            return []
-        return self._end_if_decided(Seen(trigger=Trigger.ENDED_SILENTLY, detail=self._settings.goes_on_after), now)
-
-    def _end_if_decided(self, seen: Seen, now: float) -> list[Action]:
-        """Return the end of the run if that is the decision about what was seen before an attempt; else nothing."""
-        decision = self._judge.decides(seen, now)
-        if not isinstance(decision, Finish):
-            return []
-        self._judge.takes(seen, decision)
-        return [*announcement(decision, self.attempt), *self._after_stop(now)]
+        if (end := self._opening.settle(now)) is not None:
+            return self._end_unopened(end, now)
+        claimed = self._opening.claim()
+        self.phase = HeadPhase.CLAIMING
+        return claimed
 
     def _succeed(self, succession: Succession, now: float) -> list[Action]:
         """Take over from the lost head when a successor's round is closed; return the run's end if that ends it."""
@@ -517,7 +464,11 @@ class Head:
         if succession.is_finished:
             return self._observe(Seen(trigger=Trigger.SUCCEEDED), now)
         decision = self._judge.succeeds(succession, absent, now)
-        return [*announcement(decision, self.attempt), *self._after_stop(now)] if decision is not None else []
+        return self._end_unopened(decision, now) if decision is not None else []
+
+    def _end_unopened(self, end: Finish, now: float) -> list[Action]:
+        """End the run as decided in place of opening the next attempt."""
+        return [*announcement(end, self.attempt), *self._after_stop(now)]
 
     # Running and stopping.
 
@@ -638,12 +589,7 @@ class Head:
         """Await a quorum: too few nodes are left here, but those that cannot be reached may be enough to go on."""
         self._roster.unseat(None)
         self.phase = HeadPhase.AWAITING_QUORUM
-        if resumed := self._resume(now):
-            return resumed
-        self._resume_at = self._members.losses.may_end_at(
-            self._settings.min_nodes, len(self._roster), now, can_resume=self._judge.can_resume
-        )
-        return self._finish() if now >= self._resume_at else awaiting_quorum(self._resume_at - now, self.attempt)
+        return self._resume(now) or self._quorum.begin(now) or self._finish()
 
     def _end_wait(self) -> list[Action]:
         """Await a quorum no longer, because the allocation ends, and what is known must be on disk before."""
@@ -651,39 +597,18 @@ class Head:
 
     def _resume(self, now: float) -> list[Action]:
         """Go on with the run if enough nodes are back, once those that are not have surely fenced."""
-        is_waiting = self.phase is HeadPhase.AWAITING_QUORUM
-        if not (is_waiting and self.gathering.goes_on(now) and self._judge.resumes(now)):
+        if self.phase is not HeadPhase.AWAITING_QUORUM or not (told := self._quorum.resumes(now)):
             return []
         self._judge.verdict.gathers()
         self.phase = HeadPhase.PAUSING
         self._resume_at = now
-        who = "enough nodes are" if self.gathering.is_enough() else "who was lost is"
-        return [Log(text=f"{who} back: the run goes on"), *self.tick(now)]
+        return [*told, *self.tick(now)]
 
     def _finish(self) -> list[Action]:
         self.phase = HeadPhase.CLOSING
         result = self._judge.result(self._tally)
         self._closing.exit_code = result.exit_code
         return [WriteResult(result=result)]
-
-    def _end_everybody(
-        self, exit_code: int, cause: str, now: float, *, is_settled: bool = True, flushes_within_s: float | None = None
-    ) -> list[Action]:
-        self.phase = HeadPhase.CLOSING
-        flushes = self._judge.flushes(exit_code, within_s=flushes_within_s) if is_settled else {}
-        said = [Log(text=line, level="warning") for line in self._judge.states.lines_at_end]
-        is_for_later = is_settled and not flushes and exit_code != ExitCode.SUCCESS
-        ended = self._judge.states.unused(self.attempt) if is_for_later else None
-        kept = [] if ended is None else [KeepStates(ended=ended, latest=self.attempt)]
-        told = self._closing.begin(
-            exit_code,
-            cause,
-            now,
-            is_settled=is_settled,
-            may_others_live=self.gathering.succession is not None,  # the lost head, and members that have not joined
-            flushes=flushes,
-        )
-        return [*said, *kept, *told, *self._left()]
 
     def _left(self) -> list[Action]:
         if actions := self._closing.left():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from dataclasses import dataclass
 
 from hpc_elastic.membership.actions import Action, Drop, Log, Note, SendToMember, Superseded
 from hpc_elastic.membership.admission import admit, dismiss, health_news
@@ -19,6 +20,30 @@ from hpc_elastic.membership.timing import MOST_SPARES
 from hpc_elastic.rundir.records import Candidate, World
 
 NEVER = float("inf")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LostMember:
+    """A member that a head has lost.
+
+    `is_gone`: it surely has no workers. `may_return`: its agent most likely lives, and may join again. `has_left`: its
+    agent has ended while its machine is up, so it does what it was told to do at its end.
+    """
+
+    entry: RosterEntry
+    is_gone: bool
+    may_return: bool
+    has_left: bool
+
+    @property
+    def is_dead(self) -> bool:
+        """Return whether its agent has surely ended."""
+        return self.is_gone and not self.may_return
+
+    @property
+    def may_live(self) -> bool:
+        """Return whether its agent may be at work still."""
+        return not self.is_dead
 
 
 class Members:
@@ -104,34 +129,45 @@ class Members:
             self._newcomers.add(member.node)
         return health_news(member.node, problem, attempt)
 
-    def lose(
-        self, node: str, now: float, *, is_gone: bool, may_return: bool, is_agent_alone: bool, is_expected: bool
-    ) -> RosterEntry | None:
-        """Remove a member that is lost, and return its entry, None if there was no such member.
+    def lose(self, node: str, now: float, *, is_gone: bool, may_return: bool) -> LostMember | None:
+        """Remove a member that is lost, and return what is known of it, None if there was no such member.
 
         Args:
             node: the member's node.
             now: monotonic seconds.
             is_gone: it surely has no workers.
-            may_return: its agent most likely lives, and may join again.
-            is_agent_alone: its agent has ended, or left, and its machine is up.
-            is_expected: its agent lives, so that a round waits for it as for a node that has not joined yet.
+            may_return: its agent most likely lives, so that a round waits for it as for a node that is still to join.
         """
+        is_agent_alone = is_gone and (may_return or not self._may_have_restarted(node, now))
+        if is_gone and may_return:  # a live member has given its connection up, so no reset proves an agent's death
+            self._doubts_resets_until = now + self._settings.timing.returns_within_s
+        may_have_left = is_gone and self._may_have_left(node, now)
         member = self.roster.remove(node)
-        if is_expected:
+        if may_return:
             self.roster.expect(node)
-        if member is not None:
-            # Members that did not join a successor are counted as lost when its round is closed.
-            is_counted = self.is_in_world(node) and self.gathering.succession is None
-            self.losses.add(node, member.lease, now, is_gone=is_gone, may_return=may_return, is_counted=is_counted)
-            self.job_end.lost(node, is_agent_alone=is_agent_alone)
-        return member
+        if member is None:
+            return None
+        lost = LostMember(
+            entry=member,
+            is_gone=is_gone,
+            may_return=may_return or may_have_left,
+            has_left=is_agent_alone and not may_return,
+        )
+        # Members that did not join a successor are counted as lost when its round is closed.
+        is_counted = self.is_in_world(node) and self.gathering.succession is None
+        self.losses.add(node, member.lease, now, is_gone=is_gone, may_return=lost.may_return, is_counted=is_counted)
+        self.job_end.lost(node, is_agent_alone=is_agent_alone)
+        return lost
 
-    def gave_up(self, now: float) -> None:
-        """Record that a live member has given its connection up: for a while, no reset proves that an agent is dead."""
-        self._doubts_resets_until = now + self._settings.timing.returns_within_s
+    def lacks(self, member: RosterEntry, *, is_gathering: bool) -> bool:
+        """Return whether the run cannot go on as it does without a member that is lost.
 
-    def may_have_left(self, node: str, now: float) -> bool:
+        While a role gathers to start again by itself, the others run on.
+        """
+        is_needed = self.is_in_world(member.node) and (not is_gathering or member.is_in_world)
+        return is_needed or not self.gathering.can_be_enough()
+
+    def _may_have_left(self, node: str, now: float) -> bool:
         """Return whether a member whose connection has ended may have given this head up, and its goodbye was lost.
 
         Where the network between them was down for as long as a member is patient, its kernel answers this head with a
@@ -142,7 +178,7 @@ class Members:
         was_silent = self._silence_s(node, now) >= self._settings.timing.silent_before_reset_s
         return was_silent or (now < self._doubts_resets_until and node != self._settings.node)
 
-    def may_have_restarted(self, node: str, now: float) -> bool:
+    def _may_have_restarted(self, node: str, now: float) -> bool:
         """Return whether the machine of a member whose connection has ended may have started again since."""
         member, timing = self.roster.get(node), self._settings.timing
         nodes = 0 if member is None else member.lease.nodes

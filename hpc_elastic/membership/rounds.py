@@ -217,7 +217,7 @@ def loss_note(node: str, why: str, attempt: int) -> Note:
     return Note(name="node.lost", message=f"{node}: {why}", attempt=attempt, metadata={"node": node})
 
 
-def opening(world: World, because: str, before: World | None = None, states: Sequence[str] = ()) -> list[Action]:
+def opening_notes(world: World, because: str, before: World | None = None, states: Sequence[str] = ()) -> list[Action]:
     """Return the log lines and events of an attempt that opens.
 
     `before` is the world before it, if there was one; `states` are the lines about training states in memory.

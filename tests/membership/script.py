@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Literal, TypeVar
+from dataclasses import replace
+from typing import Any, Literal, TypeVar
 
-from hpc_elastic.agent.policy import Policy
+from hpc_elastic.agent.policy import SILENT_END, Policy
 from hpc_elastic.errors import ExitCode
 from hpc_elastic.membership.actions import Action, ClaimAttempt, SendToMember, WriteResult
 from hpc_elastic.membership.decisions import History
 from hpc_elastic.membership.head import Head
+from hpc_elastic.membership.judge import Judge
+from hpc_elastic.membership.members import Members
 from hpc_elastic.membership.messages import Assign, Beat, Ended, Failed, Finished, Join, Message, Started, Stopped
 from hpc_elastic.membership.ranks import Seat
 from hpc_elastic.membership.rounds import HeadSettings
 from hpc_elastic.membership.succession import Succession
 from hpc_elastic.plan.launch_plan import BackoffPlan, RestartPlan
-from hpc_elastic.rundir.records import Endpoint, FailureRecord, RunResultRecord
+from hpc_elastic.rundir.records import Endpoint, FailureRecord, RunResultRecord, World
 from hpc_elastic.rundir.state_records import HeldState, KeptState
 
 A = TypeVar("A")
@@ -172,7 +175,7 @@ class HeadScript:
             rejoin=rejoin,
             may_predecessor_live=may_predecessor_live,
         )
-        policy = Policy(
+        self.policy = policy = Policy(
             restart=restart or a_restart_plan(), roles=restarts or {}, after_exit_timeout=after_exit_timeout
         )
         self.roles = roles or {}
@@ -269,6 +272,31 @@ class HeadScript:
             actions += self.head.tick(self.now)
         self.now = end
         return actions
+
+
+class HeadParts:
+    """What a head's collaborators work with, with the real policy and no head."""
+
+    def __init__(self, nodes: int = 2, *, silent_ends: int = 0, **more: Any) -> None:
+        script = HeadScript(nodes, **more)
+        self.settings = replace(script.settings, has_silent_ends=silent_ends > 0, goes_on_after="it ended silently")
+        self.members = Members(self.settings, node_losses=0, now=0.0)
+        history = History(same_failures=silent_ends, failure_signature=SILENT_END if silent_ends else None)
+        self.judge = Judge(self.settings, history, script.policy.decide, self.members)
+
+    def join(self, *joins: Join, now: float = 0.0) -> None:
+        for join in joins:
+            self.members.admit(join, now, is_late=False, attempt=0)
+
+    def run(self, nodes: int, now: float = 0.0) -> World:
+        """An attempt of these many nodes is at work."""
+        self.join(*map(a_join, range(nodes)), now=now)
+        _, world = self.judge.prepare_attempt()
+        self.judge.attempt_claimed(world.attempt)
+        self.judge.verdict.attempt_opened()
+        self.members.gathering.has_world = True
+        self.members.begin(now)
+        return world
 
 
 def the_claim(actions: Sequence[Action]) -> ClaimAttempt:

@@ -9,12 +9,9 @@ import pytest
 
 from hpc_elastic.membership.actions import Action, HeadOver
 from hpc_elastic.membership.closing import Closing
-from hpc_elastic.membership.job_end import JobEnd
-from hpc_elastic.membership.losses import Losses
 from hpc_elastic.membership.messages import Beat, Dropped, End
-from hpc_elastic.membership.roster import Roster
 from hpc_elastic.membership.timing import CLOSING_BOUND_S, MANY, Timing
-from tests.membership.script import HeadScript, a_join, of_kind, sent
+from tests.membership.script import HeadParts, HeadScript, a_join, of_kind, sent
 
 SILENT_S = 4.0  # for a lease of 9 s
 
@@ -170,14 +167,13 @@ def test_nobody_ends_the_job_while_the_node_of_its_script_uses_its_grace_and_its
     nodes: int,
 ) -> None:
     """In a world of more than 1,024 nodes a member beats half as often."""
-    timing, roster, join = Timing(lease_s=30), Roster(("node0",)), replace(a_join(0), is_launch_host=True)
-    job_end = JobEnd(None, None)
-    job_end.joined(join)
-    roster.add(join, 0.0)
+    parts = HeadParts(1, node="node1", lease_s=30)
+    timing, roster = parts.settings.timing, parts.members.roster
+    parts.join(replace(a_join(0), is_launch_host=True))
     for member in roster:
         member.lease.nodes = nodes
-    closing = Closing("node1", roster, Losses(timing, 0), job_end, timing)
-    closing.begin(0, "it is over", 0.0, is_settled=True, may_others_live=False)
+    closing = Closing(parts.settings, parts.members, parts.judge)
+    closing.begin(0, "it is over", 0.0)
     assert closing.next_tick == timing.closes_within_s(nodes)
     for member in roster:
         member.lease.beat(Beat(number=1), closing.next_tick - 1.2 * timing.beats_every_s(nodes))

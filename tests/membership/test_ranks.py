@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from hpc_elastic.membership.actions import Note
 from hpc_elastic.membership.messages import Assign
 from hpc_elastic.membership.ranks import NO_LIMITS, NodeLimits, Seat, assign_worker_ranks, restart_roles
-from hpc_elastic.membership.rounds import assignments, opening
+from hpc_elastic.membership.rounds import assignments, opening_notes
 from hpc_elastic.rundir.records import Endpoint, World, WorldNode
 
 
@@ -214,7 +214,7 @@ def test_a_spare_that_is_called_back_to_its_role_leaves_its_place_to_a_newcomer_
         ("node3", "watcher"),
         ("node1", "reader"),
     ]
-    swapped = [action for action in opening(after, "why", before) if isinstance(action, Note)][1:]
+    swapped = [action for action in opening_notes(after, "why", before) if isinstance(action, Note)][1:]
     instead = [(note.metadata["node"], note.metadata["instead_of"]) for note in swapped]
     assert instead == [("node4", "node2"), ("node1", "node4")]
 
@@ -232,7 +232,7 @@ def test_it_is_noted_who_takes_whose_place(here: list[int], swaps: list[tuple[st
     nodes = seats([1] * 6)
     before = world_of(nodes[:4])
     after = world_of([nodes[index] for index in here], before)
-    notes = [action for action in opening(after, "why", before) if isinstance(action, Note)]
+    notes = [action for action in opening_notes(after, "why", before) if isinstance(action, Note)]
     assert [note.name for note in notes] == ["attempt.opened", *["spare.swapped_in"] * len(swaps)]
     assert [(note.metadata["node"], note.metadata["instead_of"]) for note in notes[1:]] == swaps
 

@@ -76,8 +76,9 @@ MODULES = (
         "held_timeouts",
         "job_end",
     ),
-    *("judge", "lease", "leases", "losses", "member", "members", "notice_rounds", "operator_stop", "ports", "ranks"),
-    *("reports", "requeue", "roster", "rounds", "discovery", "succession", "tally", "timing", "verdict"),
+    *("judge", "lease", "leases", "losses", "member", "members", "notice_rounds", "opening", "operator_stop", "ports"),
+    *("quorum", "ranks", "reports", "requeue", "roster", "rounds", "discovery", "succession", "tally", "timing"),
+    "verdict",
 )
 DRIVERS = (
     *("drivers.coordinator", "drivers.head_side", "drivers.head_start", "drivers.head_watch", "drivers.job_clock"),
@@ -112,7 +113,7 @@ EQUIVALENT: dict[str, str] = {
         "agent.drivers.coordinator: true for false: self._is_closed = True": CLOSED,
         "agent.drivers.coordinator: left out: self._timer = None": RUNG,
         "agent.drivers.local_member: left out: self._timer = None": RUNG,
-        "membership.head: and for or: is_gone and (may_return or not self._members.may_have_restarted(node, now))": (
+        "membership.members: and for or: is_gone and (may_return or not self._may_have_restarted(node, now))": (
             "who is lost without a word of its kernel was silent for as long as a machine takes to start again, unless "
             "only its answers were lost: then the machine is up, and that nobody but its script ends the job is right"
         ),

@@ -26,6 +26,7 @@ from hpc_elastic.membership.losses import Losses
 from hpc_elastic.membership.member import Member
 from hpc_elastic.membership.members import Members
 from hpc_elastic.membership.messages import Beat, Health, Stop, Welcome
+from hpc_elastic.membership.opening import Opening
 from hpc_elastic.membership.roster import Roster, RosterEntry
 from tests.simulation.file_system import DiskThread
 from tests.simulation.plant import Plant
@@ -201,7 +202,7 @@ REPORT_BUGS = {
         LocalMember, "_find_failed_inside", _without_a_look, "wrapped", "have failed, not"
     ),
     "who has said goodbye and is not back is not lost": ReportBug(
-        Head, "_settle_losses", _returning([]), "goodbyes", "node losses are counted"
+        Opening, "_settle_losses", _returning(None), "goodbyes", "node losses are counted"
     ),
     "a goodbye is awaited by the looks at the leases": ReportBug(
         Gathering, "next_tick", _returning(float("inf")), "goodbyes", "after a goodbye, comes at"

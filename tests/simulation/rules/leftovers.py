@@ -43,7 +43,7 @@ OF_HEAD: Mapping[str, object] = {
     "_members.losses._counted": NOTHING,
     "_members.losses._goodbyes": NOTHING,
     "_members.losses._is_successors": False,
-    "_news._told": NOTHING,
+    "_opening._news._told": NOTHING,
     "_own_node._fenced_by": NEVER,
     "_tally._answered": NOTHING,
     "_tally.again": NOTHING,

@@ -1,0 +1,54 @@
+"""The wait of a head with too few nodes for those that it has lost."""
+
+from __future__ import annotations
+
+from hpc_elastic.membership.actions import Action, Log, Note
+from hpc_elastic.membership.judge import Judge
+from hpc_elastic.membership.members import Members
+from hpc_elastic.membership.rounds import HeadSettings
+
+NEVER = float("inf")
+
+
+class QuorumWait:
+    """How long a head waits whose run is to end for want of nodes.
+
+    The nodes that it cannot reach may be enough to go on without it, so it must not end their run. If enough of them
+    come back instead, the run goes on here.
+
+    Args:
+        settings: with how many nodes the run goes on.
+        members: the head's members.
+        judge: the decision that stands.
+    """
+
+    __slots__ = ("_judge", "_members", "_settings", "until")
+
+    def __init__(self, settings: HeadSettings, members: Members, judge: Judge) -> None:
+        self._settings = settings
+        self._members = members
+        self._judge = judge
+        self.until = -NEVER  # when the run ends if too few nodes are here still, in monotonic seconds
+
+    def begin(self, now: float) -> list[Action]:
+        """Begin the wait, and return what is said of it; nothing if the run may end at once."""
+        members = self._members
+        self.until = members.losses.may_end_at(
+            self._settings.min_nodes, len(members.roster), now, can_resume=self._judge.can_resume
+        )
+        if now >= self.until:
+            return []
+        text = (
+            f"too few nodes are left here; waiting {self.until - now:.1f} s for silent ones to come back, or to go on "
+            "by themselves"
+        )
+        note = Note(name="run.yielding", message=text, attempt=self._judge.history.attempts)
+        return [Log(text=text, level="warning"), note]
+
+    def resumes(self, now: float) -> list[Action]:
+        """Return what is said of a run that goes on because enough nodes are back; nothing if it does not."""
+        gathering = self._members.gathering
+        if not (gathering.goes_on(now) and self._judge.resumes(now)):
+            return []
+        who = "enough nodes are" if gathering.is_enough() else "who was lost is"
+        return [Log(text=f"{who} back: the run goes on")]

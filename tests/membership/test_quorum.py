@@ -1,0 +1,47 @@
+"""How long a head with too few nodes waits for those that it has lost."""
+
+from __future__ import annotations
+
+from hpc_elastic.membership.actions import Log, Note
+from hpc_elastic.membership.decisions import Finish, Trigger
+from hpc_elastic.membership.judge import Seen
+from hpc_elastic.membership.quorum import QuorumWait
+from tests.membership.script import HeadParts, a_join, of_kind
+
+
+def short_of_nodes(*, is_gone: bool) -> tuple[HeadParts, QuorumWait]:
+    """Of three nodes, of which the run needs two, one is left, and the run is to end."""
+    parts = HeadParts(3, min_nodes=2)
+    parts.run(3)
+    for node in ("node1", "node2"):
+        parts.members.lose(node, 1.0, is_gone=is_gone, may_return=False)
+    seen = Seen(trigger=Trigger.NODE_LOST, nodes=("node2",), detail="no answer")
+    end = parts.judge.decides(seen, 1.0)
+    assert isinstance(end, Finish)
+    parts.judge.takes(seen, end)
+    return parts, QuorumWait(parts.settings, parts.members, parts.judge)
+
+
+def test_nodes_that_have_fallen_silent_are_waited_for() -> None:
+    _, quorum = short_of_nodes(is_gone=False)
+    told = quorum.begin(1.0)
+    (log,), (note,) = of_kind(told, Log), of_kind(told, Note)
+    assert log.text == note.message
+    assert log.text.startswith(f"too few nodes are left here; waiting {quorum.until - 1.0:.1f} s for silent ones")
+    assert (note.name, note.attempt) == ("run.yielding", 1)
+    assert quorum.until > 1.0
+
+
+def test_dead_nodes_are_not_waited_for() -> None:
+    _, quorum = short_of_nodes(is_gone=True)
+    assert quorum.begin(1.0) == []
+    assert quorum.until <= 1.0
+
+
+def test_a_run_goes_on_when_enough_nodes_are_back() -> None:
+    parts, quorum = short_of_nodes(is_gone=False)
+    quorum.begin(1.0)
+    assert quorum.resumes(2.0) == []
+    parts.join(a_join(1), now=3.0)
+    (log,) = of_kind(quorum.resumes(3.0), Log)
+    assert log.text == "enough nodes are back: the run goes on"
