@@ -84,7 +84,8 @@ DRIVERS = (
     *("drivers.coordinator", "drivers.head_side", "drivers.head_start", "drivers.head_watch", "drivers.job_clock"),
     *("drivers.local_member", "drivers.participation", "drivers.requeue", "policy"),
     *("records.allocation_claims", "records.chain", "records.journal", "records.retries"),
-    *("rendezvous.head_link", "rendezvous.search", "rendezvous.successor"),
+    *("rendezvous.candidacy", "rendezvous.head_link", "rendezvous.relief", "rendezvous.search"),
+    *("rendezvous.search_times", "rendezvous.successor"),
 )
 PLAYED = 400  # some six of each kind: with 60, a third of what survived was a matter of seeds
 COMPARED = 100  # recorded schedules that run an edit's line, besides those

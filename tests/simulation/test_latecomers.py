@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hpc_elastic.agent.rendezvous.search import SEARCH_TIMES
+from hpc_elastic.agent.rendezvous.search_times import SEARCH_TIMES
 from hpc_elastic.errors import ExitCode
 from tests.simulation.agent import Agent
 from tests.simulation.scenario import Fault, Role, Scenario

@@ -6,7 +6,7 @@ from unittest import mock
 
 import pytest
 
-from hpc_elastic.agent.rendezvous.search import HeadSearch
+from hpc_elastic.agent.rendezvous.relief import HeadRelief
 from hpc_elastic.membership.gathering import Gathering
 from tests.simulation.draws.unreached import draw_unreached
 from tests.simulation.rules.invariants import BrokenRuleError
@@ -123,11 +123,11 @@ def test_relief_that_is_not_awaited_by_the_head_breaks_a_rule() -> None:
 
 @pytest.mark.long
 def test_relief_by_nobody_breaks_a_rule() -> None:
-    async def never(_: HeadSearch) -> bool:
+    async def never(*_: object) -> bool:
         return False
 
     with (
-        mock.patch.object(HeadSearch, "_can_relieve", never),
+        mock.patch.object(HeadRelief, "_can_relieve", never),
         pytest.raises(BrokenRuleError, match="the run ends for want of nodes, and 3 reach each other"),
     ):
         play((0,), least=3)

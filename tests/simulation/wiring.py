@@ -29,6 +29,7 @@ from hpc_elastic.agent.node.network import Lookup
 from hpc_elastic.agent.records import allocation_claims, journal, next_start, retries
 from hpc_elastic.agent.records.journal import Journal
 from hpc_elastic.agent.rendezvous import head_link, search
+from hpc_elastic.agent.rendezvous.candidacy import Candidacy
 from hpc_elastic.agent.rendezvous.findings import Findings
 from hpc_elastic.agent.rendezvous.head_link import HeadLink
 from hpc_elastic.agent.rendezvous.search import HeadSearch
@@ -584,22 +585,31 @@ class Sides(HeadSide):
             agent.run.carried_out.turns_away(agent, cast("SimulatedConnection", connection))
 
 
+class Claiming(Candidacy):
+    """The shipped one, which shows the rules of a search when it works on the disk."""
+
+    def __init__(self, rounds: FirstSearch, shipped: Candidacy) -> None:
+        vars(self).update(vars(shipped))
+        self._rounds = rounds
+
+    async def _retry(self, *arguments: Any) -> Any:
+        self._rounds.works()
+        return await super()._retry(*arguments)
+
+
 class FindingFirst(HeadSearch):
     """The shipped one, which shows the rules when it dials."""
 
     def __init__(self, *arguments: Any, journal: SimulatedJournal, **more: Any) -> None:
         super().__init__(*arguments, journal=journal, **more)
         self._rounds = FirstSearch(journal.agent.run, journal.agent)
+        self._candidacy = Claiming(self._rounds, self._candidacy)
 
     async def _dial_all(self, *arguments: Any) -> bool:
         self._rounds.begins_round(arguments[3])
         is_found = await super()._dial_all(*arguments)
         self._rounds.ends_round()
         return is_found
-
-    async def _retry(self, *arguments: Any) -> Any:
-        self._rounds.works()
-        return await super()._retry(*arguments)
 
 
 class Diagnosing(Findings):

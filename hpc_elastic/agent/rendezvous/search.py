@@ -3,93 +3,25 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections.abc import Callable
-from dataclasses import dataclass
-from enum import Enum
-from functools import partial
-from typing import TypeVar
 
 from hpc_elastic.agent.net.reach import Explainer, Place, not_answered, not_resolved
 from hpc_elastic.agent.net.transport import ConnectionFactory, NoHandshakeError
 from hpc_elastic.agent.node.network import Lookup, resolve_node
-from hpc_elastic.agent.records.allocation_claims import PredecessorUnknownError
 from hpc_elastic.agent.records.journal import Journal
-from hpc_elastic.agent.records.retries import retry
-from hpc_elastic.agent.rendezvous.findings import Findings
+from hpc_elastic.agent.rendezvous.candidacy import Candidacy, HeadLeftError
 from hpc_elastic.agent.rendezvous.head_link import HeadLink, HeadListener, ask_to_join
-from hpc_elastic.agent.rendezvous.trouble import REPORT_TIMES, ReportTimes, Trouble
+from hpc_elastic.agent.rendezvous.relief import HeadRelief, Relief
+from hpc_elastic.agent.rendezvous.search_times import SEARCH_TIMES, SearchTimes
+from hpc_elastic.agent.rendezvous.trouble import Trouble
 from hpc_elastic.agent.system.background import BackgroundThread
-from hpc_elastic.errors import (
-    ExitCode,
-    HpcElasticError,
-    MissingNode,
-    RendezvousCause,
-    RendezvousTimeoutError,
-    RunDirectoryError,
-)
+from hpc_elastic.errors import HpcElasticError, MissingNode, RendezvousTimeoutError, RunDirectoryError
 from hpc_elastic.membership.actions import Level
 from hpc_elastic.membership.authentication import ProtocolError
-from hpc_elastic.membership.discovery import describe_left
-from hpc_elastic.membership.gathering import can_relieve
 from hpc_elastic.membership.messages import Join
-from hpc_elastic.membership.succession import Records
-from hpc_elastic.membership.timing import HEAD_REACTS_WITHIN_S, RELIEVED_WITHIN_S
 from hpc_elastic.plan.launch_plan import LaunchPlan
 from hpc_elastic.rundir.records import AllocationClaim, AttemptClaim, Endpoint
 from hpc_elastic.scheduler.allocation import Allocation
-
-T = TypeVar("T")
-# The first nodes of the job, and as many spread over it, may take the place of a head out of reach: each of them reads
-# what all others report. Of the racks that cannot reach the head one has such a node.
-MOST_RELIEFS = 16
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SearchTimes:
-    """The times of a search for the head, in seconds.
-
-    `claim_after_s`, `claim_step_s`: node k claims the allocation when no head was found for the first plus k times the
-    second. `read_claim_every_s`: between two looks for another agent's claim. `connect_bound_s`: for one connection
-    attempt. `silent_after_s`: a head that has not answered for this long is reported. `dead_after_s`: the kernel gives
-    the connection up when the other machine acknowledges nothing for this long.
-
-    `first_pause_s`, `longest_pause_s`: between two rounds of dialling, growing. `head_answers_within_s`: a head listens
-    before it claims, so one that has not answered for this long is gone. `persists_s`: an obstacle on the way to a head
-    that has claimed is not transient if it lasts this long unchanged. `first_retry_s`, `longest_retry_s`: between two
-    tries to join, growing. `scheduler_answers_within_s`: for the answer whether an earlier allocation is over.
-    `asks_again_after_s`: before the scheduler is asked again. `head_reacts_within_s`, `relieved_within_s`: see
-    `timing`. `counts_every_s`: between two counts of the nodes that cannot reach the head. `reports`: when an obstacle
-    is reported.
-    """
-
-    claim_after_s: float = 20.0
-    claim_step_s: float = 5.0
-    read_claim_every_s: float = 2.0
-    connect_bound_s: float = 2.0
-    silent_after_s: float = 5.0
-    dead_after_s: float = 20.0
-    first_pause_s: float = 0.05
-    longest_pause_s: float = 1.0
-    head_answers_within_s: float = 30.0
-    persists_s: float = 10.0
-    first_retry_s: float = 5.0
-    longest_retry_s: float = 60.0
-    scheduler_answers_within_s: float = 60.0
-    asks_again_after_s: float = 2.0
-    head_reacts_within_s: float = HEAD_REACTS_WITHIN_S
-    relieved_within_s: float = RELIEVED_WITHIN_S
-    counts_every_s: float = 5.0
-    reports: ReportTimes = REPORT_TIMES
-
-
-SEARCH_TIMES = SearchTimes()
-
-
-class HeadLeftError(HpcElasticError):
-    """The head has left before this agent joined it, and the run goes on in another start of the job. Exit code 75."""
-
-    exit_code = ExitCode.REQUEUE
 
 
 class HeadLostError(HpcElasticError):
@@ -103,14 +35,6 @@ class HeadLostError(HpcElasticError):
     def __init__(self, claim: AllocationClaim, why: str) -> None:
         super().__init__(f"{claim.node} has opened an attempt with this node, and does not answer: {why}")
         self.allocation = claim.allocation
-
-
-class Relief(Enum):
-    """Who takes the place of a head that most nodes cannot reach."""
-
-    OWN = "own"
-    ANOTHER = "another"
-    NONE = "none"
 
 
 class HeadSearch:
@@ -129,10 +53,7 @@ class HeadSearch:
     an attempt was opened with this node, whose head did not live to tell it, the search is over as for a member. A
     head whose agent has recorded that it failed itself, for want of open files say, is succeeded at once.
 
-    A node that cannot route to the head may be broken itself, or the head is. If half of all nodes have given it up for
-    that, which are enough for a world and each of its roles, and it has neither opened an attempt without them nor
-    ended the run, one of them takes its place: once, for where no node reaches another, the next head would be
-    as much alone.
+    A node that cannot route to the head may be broken itself, or the head is: `relief` says who takes its place then.
     """
 
     def __init__(
@@ -150,38 +71,14 @@ class HeadSearch:
         self._plan = plan
         self._allocation = allocation
         self._ports = ports
-        self._own = own
-        self._journal = journal
         self._disk = disk
+        self._candidacy = Candidacy(allocation, own, journal, disk, times)
         self._make = make
         self._times = times
         self._loop = asyncio.get_running_loop()
         self._known: AllocationClaim | None = None
         self.relieved: MissingNode | None = None  # the head in whose place this one is, for most nodes cannot reach it
         self._explainer = Explainer(plan.network.port_range)
-
-    async def claim(self, say: Callable[[str, Level], None]) -> AllocationClaim | None:
-        """Claims the allocation.
-
-        Args:
-            say: logs a line for people.
-
-        Returns:
-            None if this agent is the head now, else the claim of the agent that is.
-
-        Raises:
-            RunDirectoryError: the run is over, busy, or its directory cannot be written.
-        """
-        ends = self._loop.time() + self._times.scheduler_answers_within_s
-        while True:
-            try:
-                claimed = await self._retry(lambda: self._journal.claim_allocation(self._own), say)
-            except PredecessorUnknownError:
-                if self._loop.time() + self._times.asks_again_after_s >= ends:
-                    raise
-                await asyncio.sleep(self._times.asks_again_after_s)  # a controller that is being restarted answers soon
-            else:
-                return None if claimed.is_ours else claimed.claim
 
     async def find(self, join: Join, listener: HeadListener, say: Callable[[str, Level], None]) -> bool:
         """Joins the head of this allocation, or claims the allocation.
@@ -195,7 +92,7 @@ class HeadSearch:
             RunDirectoryError: the run is over or busy.
             RendezvousTimeoutError: `join_timeout` has passed or every try failed.
         """
-        if self._allocation.node_id == 0 and (known := await self.claim(say)) is None:
+        if self._allocation.node_id == 0 and (known := await self._candidacy.claim(say)) is None:
             return False
         self._known = known if self._allocation.node_id == 0 else None
         began, timeout_s = self._loop.time(), self._plan.elastic.join_timeout_s
@@ -215,20 +112,22 @@ class HeadSearch:
             if is_found is not None:
                 trouble.is_over()
                 return is_found
-            if trouble.is_normal_at_first and await self._succeeds(say):
+            if trouble.is_normal_at_first and await self._candidacy.succeed(self._known, say):
                 return False
             if not await self._has_successor(say):
                 missing = await trouble.give_up(number, awaits_other=trouble.is_out_of_reach)
                 if not trouble.is_out_of_reach:
                     break
-                relief = await self._relieve(say)
-                if relief is Relief.OWN:
-                    self.relieved = self._describe_relieved(trouble)
+                relief = HeadRelief(self._plan, self._allocation, self._known, self._candidacy, self._disk, self._times)
+                outcome = await relief.seek(say)
+                if outcome is Relief.OWN:
+                    self.relieved = relief.describe(trouble.detail)
                     trouble.is_over()
                     return False
-                if relief is Relief.NONE:
+                if outcome is Relief.NONE:
                     missing = await trouble.give_up(number)
                     break
+                self._knows(relief.successor)
             self._deadline = self._loop.time() + timeout_s
         took = f"{number} {'try' if number == 1 else 'tries'} in {self._loop.time() - began:.0f} s"
         raise RendezvousTimeoutError(f"no head was joined, after {took}: {missing}", [missing])
@@ -253,107 +152,12 @@ class HeadSearch:
             await asyncio.sleep(pause)
         return None, number
 
-    async def _relieve(self, say: Callable[[str, Level], None]) -> Relief:
-        """Takes the place of the head, to which this node cannot route, if it is the head that most nodes cannot reach.
-
-        That head knows by now which nodes have given it up, and may go on without them, or end the run.
-        """
-        began = counted_at = self._loop.time()
-        with contextlib.suppress(RunDirectoryError):  # the run is over
-            while (now := self._loop.time()) < began + self._times.relieved_within_s:
-                if await self._has_successor(say):
-                    return Relief.ANOTHER
-                records = await self._read_records(say)
-                if records.claim is not None or records.result is not None:
-                    break
-                is_due = now >= max(began + self._times.head_reacts_within_s, counted_at)
-                if is_due and await self._can_relieve():
-                    if await self._succeeds(say, why="cannot be reached by most nodes", relieves=self._known):
-                        return Relief.OWN
-                elif is_due:
-                    counted_at = now + self._times.counts_every_s
-                await asyncio.sleep(self._times.read_claim_every_s)
-        return Relief.NONE
-
-    def _describe_relieved(self, trouble: Trouble) -> MissingNode:
-        assert self._known is not None
-        detail = f"was the head, and cannot be reached: {self._allocation.node} {trouble.detail}"
-        return MissingNode(node=self._known.node, cause=RendezvousCause.CANNOT_ROUTE, detail=detail)
-
-    async def _can_relieve(self) -> bool:
-        """Returns whether enough nodes cannot reach the known head, of which this node is one that may relieve it."""
-        known, number, nodes = self._known, self._allocation.node_id, self._allocation.nodes
-        may_relieve = number < MOST_RELIEFS or number % -(-len(nodes) // MOST_RELIEFS) == 0
-        if known is None or known.relieves or not may_relieve:
-            return False
-
-        def count() -> bool:
-            plan = self._plan
-            placed, least = plan.placed_on(nodes), {role.name: role.nodes.min for role in plan.roles}
-            unreached = [placed[node] for node in Findings(plan, self._allocation).cannot_reach(known.node)]
-            return can_relieve(unreached, least, plan.nodes.min, len(nodes))
-
-        return await self._disk.call(count)
-
     async def _has_successor(self, say: Callable[[str, Level], None]) -> bool:
         """Returns whether another agent has claimed the allocation after the head that was asked; it is the one now."""
-        latest = await self._retry(self._journal.find_allocation, say)
-        if latest is None:
-            return False
-        if latest.node == self._allocation.nodes[0] if self._known is None else latest.head == self._known.head:
-            return False
-        self._knows(latest)
-        return True
-
-    async def _succeeds(
-        self,
-        say: Callable[[str, Level], None],
-        *,
-        why: str = "does not answer",
-        latest: AllocationClaim | None = None,
-        relieves: AllocationClaim | None = None,
-    ) -> bool:
-        """Claims the next allocation if the head of this one is silent and opened no attempt; returns whether it did.
-
-        If that head is alive after all, behind a firewall, this claim has no effect: an attempt that it opens counts.
-
-        Args:
-            say: logs a line for people.
-            why: what is the matter with that head.
-            latest: the claim that has to be the latest one still; None: whichever is.
-            relieves: the same, of a head that most nodes cannot reach.
-        """
-        latest = relieves or latest
-        known = self._known
-        if known is None:
-            return False
-        records = await self._read_records(say)
-        if records.first is None or records.claim is not None or records.result is not None:
-            return False
-        if latest is not None and records.first.allocation != latest.allocation:
-            return False
-        after = records.first.allocation
-        claim = partial(
-            self._journal.claim_next_allocation,
-            self._own,
-            after,
-            relieves=relieves.node if relieves is not None else "",
-        )
-        is_ours = await self._retry(claim, say)
-        if is_ours:
-            say(f"{known.node} has opened no attempt and {why}, so this node is the head now", "warning")
-        return is_ours
-
-    async def _read_records(self, say: Callable[[str, Level], None]) -> Records:
-        """Returns what the run directory says, if the head has not left for another start of the job.
-
-        Raises:
-            HeadLeftError: it has.
-        """
-        records = await self._retry(partial(self._journal.read_records, needs_world=False), say)
-        if records.left_for:
-            raise HeadLeftError(describe_left(records.left_for))
-        return records
+        successor = await self._candidacy.find_successor(self._known, say)
+        if successor is not None:
+            self._knows(successor)
+        return successor is not None
 
     async def _look(
         self, join: Join, listener: HeadListener, say: Callable[[str, Level], None], trouble: Trouble, number: int
@@ -369,18 +173,18 @@ class HeadSearch:
             if self._is_in_vain(trouble, now):
                 return None
             if now >= self._claim_at:
-                self._knows(await self.claim(say))
+                self._knows(await self._candidacy.claim(say))
                 if self._known is None:
                     say("no head showed, so this node is the head now", "info")
                     return False
                 self._claim_at = float("inf")
             elif now >= read_at:
                 if self._known is not None:  # it should have answered by now
-                    records = await self._read_records(say)
+                    records = await self._candidacy.read_records(say)
                     self._check_attempt(records.claim, trouble, now - self._asked_since)
-                    if records.has_head_failed and await self._succeeds(say, why="has failed", latest=self._known):
+                    if records.has_head_failed and await self._candidacy.succeed_failed(self._known, say):
                         return False  # where another agent was first, the next look finds its claim
-                self._knows(await self._retry(self._journal.find_allocation, say) or self._known)
+                self._knows(await self._candidacy.find_latest(say) or self._known)
                 if self._known is None and not self._lookup.addresses:
                     self._lookup = await self._resolve()
                 read_at = self._loop.time() + self._times.read_claim_every_s
@@ -395,8 +199,8 @@ class HeadSearch:
         if silent_s < self._plan.elastic.lease_s:
             return
         try:
-            self._knows(await self._retry(self._journal.find_allocation, say) or self._known)
-            records = await self._read_records(say)
+            self._knows(await self._candidacy.find_latest(say) or self._known)
+            records = await self._candidacy.read_records(say)
         except (RunDirectoryError, HeadLeftError):
             if link.answered.done():  # this agent is a member since, which finds the same out, and leaves as it says
                 return
@@ -417,9 +221,6 @@ class HeadSearch:
         if claim.head == known.node and silent_s >= self._plan.elastic.lease_s:
             trouble.is_over()
             raise HeadLostError(known, trouble.detail)
-
-    async def _retry(self, work: Callable[[], T], say: Callable[[str, Level], None]) -> T:
-        return await retry(lambda: self._disk.call(work), say=lambda text: say(text, "warning"))
 
     def _claim_after_s(self) -> float:
         """Returns after how many seconds without a head this node claims; early enough for all to join it in time."""

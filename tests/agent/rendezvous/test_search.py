@@ -6,187 +6,32 @@ import asyncio
 import json
 import socket
 import threading
-import time
-from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from hpc_elastic.agent.net.reach import Explainer, Finding
-from hpc_elastic.agent.net.transport import Connection, ConnectionFactory, connection_factory
-from hpc_elastic.agent.node.network import listen, listen_on_first
+from hpc_elastic.agent.net.transport import Connection, connection_factory
 from hpc_elastic.agent.records.journal import Journal
-from hpc_elastic.agent.rendezvous.findings import Findings
-from hpc_elastic.agent.rendezvous.search import HeadLeftError, HeadLostError, HeadSearch, SearchTimes
+from hpc_elastic.agent.rendezvous.candidacy import Candidacy, HeadLeftError
+from hpc_elastic.agent.rendezvous.search import HeadLostError
 from hpc_elastic.agent.rendezvous.trouble import ReportTimes, Trouble
-from hpc_elastic.agent.system.background import BackgroundThread
 from hpc_elastic.errors import RendezvousCause, RendezvousTimeoutError, RunDirectoryError
-from hpc_elastic.membership.authentication import Scope, Side
-from hpc_elastic.membership.messages import Beat, Join, Message, Refused, Welcome
-from hpc_elastic.membership.ports import port_sequence
-from hpc_elastic.plan.launch_plan import ElasticPlan
-from hpc_elastic.plan.roles import NodesPlan
-from hpc_elastic.rundir.layout import RunLayout
-from hpc_elastic.rundir.records import AttemptClaim, Endpoint, Spend, World, WorldNode, WorldRole
+from hpc_elastic.membership.messages import Beat, Message, Refused, Welcome
+from hpc_elastic.rundir.records import Endpoint
 from hpc_elastic.rundir.store import write_json
-from hpc_elastic.scheduler.allocation import Allocation
 from tests.agent.answers import Answers
-from tests.membership.script import a_join
-from tests.plans import make_run_plan
-
-ENDPOINT = Endpoint(address="127.0.0.2", port=1)
-SCOPE = Scope(run="run", job_id="local-1", restart_count=0)
-MAKE = connection_factory(b"s" * 32, SCOPE)
-IN_NO_TIME = SearchTimes(read_claim_every_s=0.0, first_pause_s=0.001, longest_pause_s=0.005)
-
-
-def without_clock(message: Message) -> Message:
-    """A Join apart from when it was sent, which it tells."""
-    assert not isinstance(message, Join) or abs(message.clock_ns - time.time_ns()) < 600 * 10**9
-    return replace(message, clock_ns=0) if isinstance(message, Join) else message
-
-
-class Answering:
-    """What a listening agent says to a join; the head says Welcome."""
-
-    def __init__(self, answer: Message | None) -> None:
-        self.answer = answer
-        self.joins: list[Message] = []
-        self.connections: list[Connection] = []
-
-    def opened(self, connection: Connection) -> None:
-        self.connections.append(connection)
-        if self.answer is None:
-            connection.close("this agent is not the head")
-
-    def received(self, connection: Connection, message: Message) -> None:
-        self.joins.append(without_clock(message))
-        if self.answer is not None:
-            connection.send(self.answer)
-
-    def closed(self, connection: Connection, why: str) -> None:
-        pass
-
-
-class Member:
-    """Hears the head."""
-
-    def __init__(self) -> None:
-        self.heard: list[Message] = []
-        self.losses: list[str] = []
-        self.connection: Connection | None = None
-
-    def head_found(self, connection: Connection) -> None:
-        assert not self.heard  # where to report is known before the first word
-        self.connection = connection
-
-    def head_said(self, connection: Connection, message: Message) -> None:
-        assert connection is self.connection
-        self.heard.append(message)
-
-    def head_lost(self, connection: Connection, why: str) -> None:
-        assert connection is self.connection
-        self.losses.append(why)
-
-
-class Scene:
-    """Two local nodes of one allocation; ports of their own for each test."""
-
-    def __init__(self, root: Path, times: SearchTimes = IN_NO_TIME) -> None:
-        self.layout = RunLayout(root)
-        elastic = ElasticPlan(join_timeout_s=600, join_retries=0, lease_s=9, exit_timeout_s=None, rejoin="at_restart")
-        self.plan = replace(make_run_plan(root), elastic=elastic)
-        self.ports = port_sequence(str(root), "local-1", (20000, 32000))
-        self.disk = BackgroundThread("disk", asyncio.get_running_loop())
-        self.member = Member()
-        self.said: list[str] = []
-        self._servers: list[asyncio.Server] = []
-        self._agents: list[Answering] = []
-
-        self.nodes: tuple[str, ...] = ("local0", "local1")
-        self.answers = Answers()
-        self.times = times
-
-    def allow(self, *, join_retries: int = 0, join_timeout_s: float = 600.0, lease_s: float = 9.0) -> None:
-        elastic = replace(self.plan.elastic, join_retries=join_retries, join_timeout_s=join_timeout_s, lease_s=lease_s)
-        self.plan = replace(self.plan, elastic=elastic)
-
-    def record(self) -> Any:
-        """What local1 wrote for the head to read."""
-        return json.loads(Path(self.layout.rendezvous("local1")).read_text())
-
-    def journal(self, node_id: int) -> Journal:
-        return Journal(self.layout, self.plan, self.place(node_id), questions=self.answers)
-
-    def place(self, node_id: int) -> Allocation:
-        return Allocation(
-            job_id="local-1",
-            restart_count=0,
-            array_task=None,
-            node_id=node_id,
-            nodes=self.nodes,
-            is_local=self.nodes[0].startswith("local"),
-        )
-
-    async def listen(
-        self, answer: Message | None, *, port: int | None = None, make: ConnectionFactory = MAKE
-    ) -> tuple[Answering, Endpoint]:
-        """Node 0 listens on its address, on the first port of the sequence or on another one."""
-        agent = Answering(answer)
-        return agent, await self.listen_as(agent, port=port, make=make)
-
-    async def listen_as(self, agent: Answering, *, port: int | None = None, make: ConnectionFactory = MAKE) -> Endpoint:
-        """This agent listens there."""
-        self._agents.append(agent)
-        bound = listen("127.0.0.2", port) if port is not None else listen_on_first("127.0.0.2", self.ports)
-        endpoint = Endpoint(address="127.0.0.2", port=bound.getsockname()[1])
-        loop = asyncio.get_running_loop()
-        self._servers.append(await loop.create_server(lambda: make(Side.LISTENING, agent), sock=bound))
-        return endpoint
-
-    def search(self, node_id: int) -> HeadSearch:
-        return HeadSearch(
-            self.plan,
-            self.place(node_id),
-            ports=self.ports,
-            own=Endpoint(address=f"127.0.0.{node_id + 2}", port=1),
-            journal=self.journal(node_id),
-            disk=self.disk,
-            make=MAKE,
-            times=self.times,
-        )
-
-    async def find(self, node_id: int = 1) -> bool:
-        search = self.search(node_id)
-        return await search.find(self.join(node_id), self.member, lambda text, _: self.said.append(text))
-
-    @staticmethod
-    def join(node_id: int) -> Join:
-        return a_join(node_id, node=f"local{node_id}")
-
-    async def close(self) -> None:
-        if self.member.connection is not None:
-            self.member.connection.abort("the test is over")
-        for agent in self._agents:
-            for connection in agent.connections:
-                connection.abort("the test is over")
-        for server in self._servers:
-            server.close()
-        await asyncio.sleep(0)
-        await self.disk.close(5)
-
-
-def play(root: Path, scene: Callable[[Scene], Awaitable[None]], *, times: SearchTimes = IN_NO_TIME) -> None:
-    async def main() -> None:
-        made = Scene(root, times)
-        try:
-            await asyncio.wait_for(scene(made), 30)
-        finally:
-            await made.close()
-
-    asyncio.run(main())
+from tests.agent.rendezvous.scene import (
+    ENDPOINT,
+    IN_NO_TIME,
+    SCOPE,
+    Answering,
+    Scene,
+    open_attempt,
+    play,
+    retrying,
+    without_clock,
+)
 
 
 def test_node_0_claims_the_allocation_and_is_the_head(tmp_path: Path) -> None:
@@ -310,32 +155,6 @@ def test_a_head_that_another_agent_has_succeeded_is_not_succeeded_again(tmp_path
     play(tmp_path, scene, times=retrying())
 
 
-def open_attempt(made: Scene, head: Endpoint, *members: str) -> None:
-    """The head on the first node opens an attempt with these nodes."""
-    world = World(
-        run="run",
-        attempt=1,
-        allocation=1,
-        head="local0",
-        roles=(WorldRole(role="", size=1, restart="restart_all", master=head, master_node="local0", attempt=1),),
-        nodes=(WorldNode(node="local0", node_id=0, role="", agent=head, first_rank=0, workers=1),),
-        ranks=(),
-    )
-    claim = AttemptClaim(
-        run="run",
-        attempt=1,
-        allocation=1,
-        predecessor=None,
-        head="local0",
-        members=members,
-        roles=(),
-        reason="",
-        spend=Spend(),
-        time="",
-    )
-    made.journal(0).claim_attempt(claim, world)
-
-
 def test_a_late_starter_asks_the_head_of_the_latest_attempt(tmp_path: Path) -> None:
     """The one that claimed the allocation is gone, and another node goes on."""
 
@@ -349,22 +168,11 @@ def test_a_late_starter_asks_the_head_of_the_latest_attempt(tmp_path: Path) -> N
     play(tmp_path, scene)
 
 
-def retrying(*, answers_within_s: float = 600.0, persists_s: float = 600.0) -> SearchTimes:
-    """The times of a search whose pauses are short, and which reports at once."""
-    return replace(
-        IN_NO_TIME,
-        head_answers_within_s=answers_within_s,
-        persists_s=persists_s,
-        first_retry_s=0.001,
-        reports=ReportTimes(settles_s=0.0, starts_within_s=0.0),
-    )
-
-
 def test_gives_up_naming_the_cause_if_every_try_was_in_vain(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def is_taken(*_: object) -> bool:
         return False  # another agent was faster to take that head's place
 
-    monkeypatch.setattr(HeadSearch, "_succeeds", is_taken)
+    monkeypatch.setattr(Candidacy, "succeed", is_taken)
 
     async def scene(made: Scene) -> None:
         made.allow(join_retries=2)
@@ -381,129 +189,6 @@ def test_gives_up_naming_the_cause_if_every_try_was_in_vain(tmp_path: Path, monk
         assert (record["head"], record["address"], record["port"]) == ("local0", "127.0.0.2", 1)
 
     play(tmp_path, scene, times=retrying(answers_within_s=0.01))
-
-
-async def no_route(*_: object, **__: object) -> Finding:
-    """What explains that a machine cannot be reached, which no address of this machine is."""
-    return Finding(cause=RendezvousCause.CANNOT_ROUTE, detail="cannot route to local0", head="local0", port=1)
-
-
-def reporting(made: Scene, *node_ids: int, head: str = "local0") -> None:
-    """These nodes have given a head up, for they cannot route to it."""
-    for node_id in node_ids:
-        finding = Finding(cause=RendezvousCause.CANNOT_ROUTE, detail=f"cannot route to {head}", head=head)
-        Findings(made.plan, made.place(node_id)).write(finding, tries=1, gave_up=True, versions={})
-
-
-async def has_given_up(made: Scene) -> None:
-    while not Path(made.layout.rendezvous("local1")).exists() or not made.record()["gave_up"]:
-        await asyncio.sleep(0.001)
-
-
-def relieving(**more: float) -> SearchTimes:
-    times = replace(retrying(persists_s=0.01), head_reacts_within_s=0.02, relieved_within_s=0.5, counts_every_s=0.01)
-    return replace(times, **more)  # type: ignore[arg-type]
-
-
-def out_of_reach(made: Scene, monkeypatch: pytest.MonkeyPatch, *, min_nodes: int = 2, relieves: str = "") -> None:
-    """Four nodes, of which the first is the head, to which this one cannot route."""
-    monkeypatch.setattr(Explainer, "explain", no_route)
-    made.nodes = ("local0", "local1", "local2", "local3")
-    made.plan = replace(made.plan, nodes=NodesPlan(min=min_nodes, max=4))
-    made.journal(0).claim_allocation(Endpoint(address="127.0.0.2", port=1))
-    if relieves:
-        made.journal(0).claim_next_allocation(Endpoint(address="127.0.0.2", port=1), 1, relieves=relieves)
-
-
-def test_a_head_that_half_of_all_nodes_cannot_reach_is_relieved(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async def scene(made: Scene) -> None:
-        out_of_reach(made, monkeypatch)
-        reporting(made, 2)
-        search = made.search(1)
-        assert not await search.find(made.join(1), made.member, lambda text, _: made.said.append(text))
-        assert str(search.relieved) == "local0 was the head, and cannot be reached: local1 cannot route to local0"
-        claim = made.journal(0).find_allocation()
-        assert claim is not None
-        assert (claim.allocation, claim.node, claim.relieves) == (2, "local1", "local0")
-        assert made.said[-1] == (
-            "local0 has opened no attempt and cannot be reached by most nodes, so this node is the head now"
-        )
-        await made.disk.call(lambda: None)
-        assert not Path(made.layout.rendezvous("local1")).exists()
-
-    play(tmp_path, scene, times=relieving())
-
-
-@pytest.mark.parametrize(
-    "why", ["only this node cannot", "too few for a world", "none has its role", "it has relieved another"]
-)
-def test_a_head_that_others_may_reach_is_not_relieved(
-    why: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async def scene(made: Scene) -> None:
-        relieves = "local3" if why == "it has relieved another" else ""
-        out_of_reach(made, monkeypatch, min_nodes=3 if why == "too few for a world" else 1, relieves=relieves)
-        if why == "none has its role":
-            (role,), one, rest = made.plan.roles, NodesPlan(min=1, max=1), NodesPlan(min=0, max=3)
-            roles = replace(role, name="trainer", nodes=one), replace(role, name="actor", nodes=rest)
-            made.plan = replace(made.plan, roles=roles)
-        reporting(made, *{"only this node cannot": (), "too few for a world": (2,)}.get(why, (2, 3)))
-        with pytest.raises(RendezvousTimeoutError) as caught:
-            await made.find(1)
-        assert [missing.cause for missing in caught.value.missing] == [RendezvousCause.CANNOT_ROUTE]
-        assert (made.record()["gave_up"], made.record()["awaits_other"]) == (True, False)
-
-    play(tmp_path, scene, times=relieving(relieved_within_s=0.1))
-
-
-def test_a_node_that_would_relieve_a_head_leaves_as_one_that_found_none_if_the_run_ends_right_then(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def is_over(*_: object, **__: object) -> bool:
-        raise RunDirectoryError("the run is over")
-
-    async def scene(made: Scene) -> None:
-        out_of_reach(made, monkeypatch)
-        reporting(made, 2)
-        monkeypatch.setattr(Journal, "claim_next_allocation", is_over)
-        with pytest.raises(RendezvousTimeoutError):
-            await made.find(1)
-
-    play(tmp_path, scene, times=relieving())
-
-
-def test_a_head_that_goes_on_without_a_node_is_not_relieved_by_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async def scene(made: Scene) -> None:
-        out_of_reach(made, monkeypatch)
-        reporting(made, 2, 3)
-        looking = asyncio.ensure_future(made.find(1))
-        await has_given_up(made)
-        open_attempt(made, Endpoint(address="127.0.0.2", port=1), "local0")
-        with pytest.raises(RendezvousTimeoutError):
-            await looking
-
-    play(tmp_path, scene, times=relieving(head_reacts_within_s=10.0, relieved_within_s=20.0))
-
-
-def test_a_node_that_has_given_up_the_first_head_joins_the_one_that_relieves_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async def scene(made: Scene) -> None:
-        out_of_reach(made, monkeypatch)
-        looking = asyncio.ensure_future(made.find(1))
-        await has_given_up(made)
-        head, endpoint = await made.listen(Welcome(allocation=2, head="local2"), port=0)
-        assert made.journal(2).claim_next_allocation(endpoint, 1)
-        assert await looking
-        assert head.joins == [made.join(1)]
-        await made.disk.call(lambda: None)
-        assert not Path(made.layout.rendezvous("local1")).exists()
-
-    play(tmp_path, scene, times=relieving(head_reacts_within_s=10.0, relieved_within_s=20.0))
 
 
 def test_a_file_system_that_hangs_does_not_keep_an_agent_that_gives_up(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from hpc_elastic.agent.rendezvous.refusal import OTHERS_COME_WITHIN_S
-from hpc_elastic.agent.rendezvous.search import SEARCH_TIMES
+from hpc_elastic.agent.rendezvous.search_times import SEARCH_TIMES
 from hpc_elastic.membership.authentication import Side
 from hpc_elastic.membership.discovery import DiscoveryPhase
 from hpc_elastic.membership.member import MemberPhase

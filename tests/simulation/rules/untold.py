@@ -9,7 +9,7 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
-from hpc_elastic.agent.rendezvous.search import SEARCH_TIMES
+from hpc_elastic.agent.rendezvous.search_times import SEARCH_TIMES
 from hpc_elastic.membership.timing import DRIFT
 from hpc_elastic.rundir.records import AttemptClaim
 from tests.simulation.rules.invariants import require

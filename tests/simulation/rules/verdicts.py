@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from hpc_elastic.agent.rendezvous.search import SEARCH_TIMES
+from hpc_elastic.agent.rendezvous.search_times import SEARCH_TIMES
 from hpc_elastic.membership.gathering import can_relieve
 from hpc_elastic.membership.messages import Welcome
 from hpc_elastic.membership.timing import RELIEVED_WITHIN_S
