@@ -29,6 +29,13 @@ def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return mutate._copy_checkout(str(tmp_path_factory.mktemp("checkout")))
 
 
+def test_what_is_said_of_edits_and_of_modules_names_some_that_are_there() -> None:
+    """Code moves: an edit that is known to change nothing moves with it, and a module is not left out unseen."""
+    names = {mutation.name for mutation in mutate.mutations()}
+    assert [name for name in mutate.EQUIVALENT if name not in names] == []
+    assert [name for name in mutate.NOT_EDITED if not mutate._path(f"hpc_elastic.{name}").is_file()] == []
+
+
 @pytest.mark.variant(of="test_an_edit_of_what_nobody_waits_for_is_caught")
 def test_the_code_as_it_is_survives(checkout: Path) -> None:
     assert mutate._try(None, 8, checkout) == mutate.SURVIVES
