@@ -169,9 +169,13 @@ class Witness:
         is_stuck = scenario.progress == "stuck" and len(self.keys()) >= scenario.no_progress_limit
         return len(self.keys()) > scenario.max_restarts or is_stuck
 
-    def is_exit_overdue(self) -> bool:
-        """Whether exit_timeout has passed since a rank of a current attempt exited 0, by a clock that may be fast."""
-        timeout, now, world = self.run.scenario.exit_timeout_s, self.run.clock.now, self.run.disk.latest
+    def is_exit_overdue(self, attempt: int | None = None) -> bool:
+        """Whether exit_timeout has passed since a rank of a current attempt exited 0, by a clock that may be fast.
+
+        `attempt`: the one that was the latest to who decided so; by default the latest of all.
+        """
+        timeout, now, disk = self.run.scenario.exit_timeout_s, self.run.clock.now, self.run.disk
+        world = disk.latest if attempt is None else disk.worlds.get(attempt)
         parts = {(role.role, role.attempt) for role in world.roles} if world is not None else set()
         ends = [end for part, end in self.first_end.items() if part in parts]
         return timeout is not None and any((now - end) * (1 + DRIFT) >= timeout for end in ends)

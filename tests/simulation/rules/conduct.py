@@ -15,7 +15,7 @@ from hpc_elastic.membership import messages
 from hpc_elastic.membership.actions import Action, HeadOver, Level, Note, SendToHead, SendToMember, StartWorkers
 from hpc_elastic.membership.member import MemberPhase
 from hpc_elastic.membership.messages import Message
-from hpc_elastic.membership.timing import DRIFT, TURNS_AHEAD, Timing
+from hpc_elastic.membership.timing import DIAL_PAUSES_S, DRIFT, TURNS_AHEAD, Timing
 from hpc_elastic.rank_set import parse_ranks
 from hpc_elastic.rundir.records import NodeResult, RunResultRecord, RunState, WorkerState, World
 from tests.simulation.clock import NEVER
@@ -258,7 +258,9 @@ class Conduct:
         claim = self._run.disk.latest_claim
         others = len(claim.members) - 1 if claim is not None else 0
         a_loss = max(DIALS_A_LOSS, ROUNDS_A_LOSS * min(others, TURNS_AHEAD + 1))
-        most = DIALS_A_LOSS + sum(a_loss + 2 * max(0.0, self._run.clock.now - fault.at) for fault in faults)
+        # Workers that are being started keep their agents from the search, and the others ask all that they may.
+        asked = min(others, TURNS_AHEAD + 1) if max(self._run.scenario.spawn_s) > DIAL_PAUSES_S[-1] else 1
+        most = DIALS_A_LOSS + sum(a_loss + 2 * asked * max(0.0, self._run.clock.now - fault.at) for fault in faults)
         is_simple = is_simple and claim is not None and agent.name in claim.members
         is_simple = is_simple and max(self._run.scenario.disk_s) < 0.1  # else the next head takes long to claim
         require(not is_simple or self._dials[agent] <= most, f"{agent.name} dials {self._dials[agent]} times in a run")

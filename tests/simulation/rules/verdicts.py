@@ -8,6 +8,7 @@ from hpc_elastic.agent.rendezvous.search_times import SEARCH_TIMES
 from hpc_elastic.membership.gathering import can_relieve
 from hpc_elastic.membership.messages import Welcome
 from hpc_elastic.membership.timing import RELIEVED_WITHIN_S
+from hpc_elastic.rundir.records import RunResultRecord
 from tests.simulation.clock import NEVER
 from tests.simulation.rules.invariants import require
 from tests.simulation.rules.progress import DISK_OPERATIONS, TALKS_S
@@ -62,7 +63,7 @@ class Verdicts:
         run.resumed.check_end()
         for result in run.disk.results:
             require(bool(result.cause), "the result names no cause")
-            is_true = self._is_true(result.reason) or self._ends_anyway(result.reason, result.cause)
+            is_true = self._is_true(result) or self._ends_anyway(result.reason, result.cause)
             require(is_true, f"the run is {result.state.value} for {result.reason} ({result.cause}), which is not so")
             self._check_cause(result.reason, result.cause)
             self._check_who(result.reason, result.cause)
@@ -143,7 +144,7 @@ class Verdicts:
         head = self._run.disk.head  # before the first attempt, who has claimed the allocation
         return head is not None and not self._run.peer(agent, head).has_versions_of(agent)
 
-    def _is_true(self, reason: str) -> bool:
+    def _is_true(self, result: RunResultRecord) -> bool:
         witness, scenario = self._run.witness, self._run.scenario
         claim = self._run.disk.latest_claim
         counted = claim.spend.node_losses if claim is not None else 0
@@ -156,7 +157,8 @@ class Verdicts:
                 and len(witness.keys()) >= scenario.no_progress_limit
             ),
             "start_failed": "start_failed" in witness.kinds,
-            "exit_timeout": witness.is_exit_overdue(),
+            # Another head may have claimed the next attempt while the result was on its way to a slow disk.
+            "exit_timeout": witness.is_exit_overdue(result.attempts),
             "unkillable": bool(witness.unkillable),
             "stop_requested": witness.told_to_stop_at is not None or self._run.requested.stop_at is not None,
             "time_limit": "limit" in witness.kinds or self._run.taken.is_of("time_limit"),
@@ -168,7 +170,7 @@ class Verdicts:
             "setup_failed": "unfit" in witness.kinds,
             "nodes_missing": bool(witness.kinds & {"missing", "loss", "term", "disk", "unfit", "unhealthy"})
             or self._is_first_head_late(),
-        }.get(reason, False)
+        }.get(result.reason, False)
 
     def _ends_anyway(self, reason: str, cause: str) -> bool:
         """Whether a person's request was found only as the run was stopped for something else, on a slow disk."""
