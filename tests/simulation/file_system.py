@@ -23,7 +23,7 @@ from itertools import count
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from greenlet import getcurrent, greenlet
+from greenlet import GreenletExit, getcurrent, greenlet
 
 from tests.simulation.clock import chooser
 
@@ -197,6 +197,7 @@ class DiskThread:
     def ask(self, operation: Callable[[], T], *, is_write: bool) -> T:
         """Does it on the server, some time from now, and goes on when the answer is there."""
         thread, agent = getcurrent(), self.agent
+        thread.check_goes_on()
         clock, process = agent.run.clock, agent.process
         if agent.run.foretold.is_played:
             agent.run.foretold.asks(agent)
@@ -229,8 +230,7 @@ class DiskThread:
         is_on_its_way = self._dice.random() < 0.5  # it happens when it would have, and only the answer is late
         clock.after(takes_s / 2, act)
         self.stage = "asked"
-        assert thread.parent is not None
-        thread.parent.switch()
+        thread.wait()
         self.stage = ""
         (value,) = outcome
         if isinstance(value, OSError):
@@ -250,9 +250,9 @@ class DiskThread:
     def sleep(self, seconds: float) -> None:
         """Of the thread."""
         thread, clock = getcurrent(), self.agent.run.clock
+        thread.check_goes_on()
         clock.after(seconds, lambda: self.agent.process.when_thawed(thread.switch))
-        assert thread.parent is not None
-        thread.parent.switch()
+        thread.wait()
 
     def look(self, path: str) -> bytes | None:
         """What a name has, as this node sees it."""
@@ -302,17 +302,43 @@ class Thread(greenlet):  # type: ignore[misc]
     """A greenlet that does one piece of work after the other, of any agent: to make one takes longer than most work."""
 
     disk: DiskThread  # whose work it does
+    is_over = False
 
     def run(self, work: Callable[[], None]) -> None:
-        parent = self.parent
-        assert parent is not None
         while True:
+            AT_WORK.add(self)
             work()
+            AT_WORK.remove(self)
             IDLE.append(self)
-            work = parent.switch()
+            work = self.wait()
+
+    def wait(self) -> Any:
+        """Lets everything else go on until somebody switches to this thread; returns what is handed over then."""
+        assert self.parent is not None
+        return self.parent.switch()
+
+    def check_goes_on(self) -> None:
+        """Raises GreenletExit if the run is over: what cleans up then asks no server."""
+        if self.is_over:
+            raise GreenletExit
 
 
 IDLE: list[Thread] = []  # those that have nothing to do
+AT_WORK: set[Thread] = set()
+
+
+def end_threads() -> None:
+    """Ends all threads of a run that is over.
+
+    The frame of a thread that waits holds the thread, and the run of its last work, and the collector does not look
+    into it: whoever plays thousands of runs would keep them all.
+    """
+    while IDLE or AT_WORK:
+        thread = IDLE.pop() if IDLE else AT_WORK.pop()
+        thread.is_over = True
+        if not thread.dead:  # of a broken rule
+            thread.parent = getcurrent()
+            thread.throw()
 
 
 def _thread() -> DiskThread:

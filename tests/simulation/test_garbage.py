@@ -5,10 +5,13 @@ from __future__ import annotations
 import gc
 import os
 import signal
+import weakref
 
 import pytest
 
+from tests.simulation.draws.kinds import DRAWN_ANYHOW, KINDS
 from tests.simulation.garbage import Held, in_children, resident_mb
+from tests.simulation.world import SimulatedRun
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*use of fork:DeprecationWarning")
 
@@ -40,6 +43,20 @@ def test_an_error_in_a_child_is_told_and_names_its_seed(capfd: pytest.CaptureFix
     with pytest.raises(RuntimeError, match="seed 0"):
         list(in_children(range(4), play))
     assert "ValueError: of seed 0" in capfd.readouterr().err
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("kind", [DRAWN_ANYHOW, "starts", "cut-saves"])
+def test_a_run_that_is_over_is_garbage_as_a_whole(kind: str) -> None:
+    """Also where some of its agents' threads wait for the file server when it ends."""
+    left = []
+    for seed in range(6):
+        run = SimulatedRun(KINDS[kind](seed))
+        run.play()
+        left.append(weakref.ref(run))
+    del run
+    gc.collect()
+    assert [each() for each in left] == [None] * len(left)
 
 
 @pytest.mark.long

@@ -50,7 +50,7 @@ from hpc_elastic.scheduler.allocation import Allocation
 from hpc_elastic.scheduler.protocol import Exclusion, JobOutlook, JobState
 from tests.plans import make_run_plan
 from tests.simulation.disk import LAYOUT
-from tests.simulation.file_system import IDLE, DiskThread, SharedOs, _thread
+from tests.simulation.file_system import DiskThread, SharedOs, _thread, end_threads
 from tests.simulation.rules import asked_saves
 from tests.simulation.rules.contracts import LOOKS_PER_LEASE
 from tests.simulation.rules.first_searches import FirstSearch
@@ -768,10 +768,10 @@ def wired(run: Any, plant: Plant) -> Iterator[None]:
             setattr(module, name, value)
         yield
     finally:
+        end_threads()  # and whoever traces the next run sees all of it
         CURRENT.run = before
         for module, name, value in reversed(shipped):
             if value is ABSENT:
                 delattr(module, name)
             else:
                 setattr(module, name, value)
-        IDLE.clear()  # whoever traces the next run sees all of it
