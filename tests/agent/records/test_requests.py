@@ -49,6 +49,14 @@ def test_the_first_allocations_notices_stand_until_the_second_begins() -> None:
     assert [each.id for each in standing_notices(later, 2)] == ["c"]
 
 
+def test_a_notice_stands_in_all_allocations_of_its_start_and_in_none_of_the_next_start() -> None:
+    """The second start has two allocations: its first head was lost before it had opened an attempt."""
+    requests = [notice("a"), start(2), notice("b"), start(3), notice("c")]
+    assert [each.id for each in standing_notices(requests, 3, beside=[2])] == ["b", "c"]
+    later = [*requests, start(4), notice("d")]
+    assert [each.id for each in standing_notices(later, 4)] == ["d"]
+
+
 def test_no_notice_stands_in_an_allocation_whose_begin_is_not_known() -> None:
     assert not standing_notices([notice("a")], 2)
 
