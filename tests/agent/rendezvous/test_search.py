@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from hpc_elastic.agent.net.reach import Finding
 from hpc_elastic.agent.net.transport import Connection, connection_factory
 from hpc_elastic.agent.records.journal import Journal
 from hpc_elastic.agent.rendezvous.candidacy import Candidacy, HeadLeftError
@@ -210,6 +211,20 @@ def test_a_file_system_that_hangs_does_not_keep_an_agent_that_gives_up(tmp_path:
         finally:
             hangs.set()
         assert (missing.node, missing.cause) == ("local1", RendezvousCause.SILENT)
+
+    play(tmp_path, scene)
+
+
+def test_silence_counts_from_the_begin_of_the_search_and_what_is_found_from_when_it_was(tmp_path: Path) -> None:
+    async def scene(made: Scene) -> None:
+        trouble = Trouble(
+            made.plan, made.place(1), disk=made.disk, say=lambda *_: None, versions={}, began=7.0, times=ReportTimes()
+        )
+        trouble.met(Finding(cause=RendezvousCause.SILENT, detail="got no answer"), 9.0)
+        assert trouble.since == 7.0
+        for now in (11.0, 12.0):
+            trouble.met(Finding(cause=RendezvousCause.REFUSED, detail="was refused", port=1), now)
+            assert trouble.since == 11.0
 
     play(tmp_path, scene)
 
