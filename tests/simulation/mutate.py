@@ -67,6 +67,7 @@ OWN = "the simulation has its own in its place"
 # But for these, and why.
 NOT_EDITED = {
     "membership.authentication": "the simulation's network lets in whom the schedule does; attacks are tests of it",
+    "membership.node_news": SAID,
     "agent.records.another_start": OWN,
     "agent.records.kept_states": OWN,
     "agent.records.log_room": OWN,
@@ -74,7 +75,7 @@ NOT_EDITED = {
         f"agent.records.{name}": SAID
         for name in (
             *("clock_steps", "event_log", "failure_messages", "job_comment", "output_name", "progress"),
-            *("return_values", "samples", "step_notes", "telemetry", "textfile"),
+            *("return_values", "samples", "scripts", "step_notes", "telemetry", "textfile"),
         )
     },
 }

@@ -24,8 +24,10 @@ def _cases() -> Iterator[Any]:
         seeds = range(ALL.get(kind, OTHERS))
         test = 4 if kind == DRAWN_ANYHOW else 1 if kind in LONG else 2
         check = test if kind == DRAWN_ANYHOW else 0
-        of, most = "test_no_rule_is_broken_and_costs_are_as_recorded", 20 if kind in LONG else 100
-        for part in parts_of(seeds, check=check, test=test, of=of, part=most):
+        most = 20 if kind in LONG else 100
+        for part in parts_of(
+            seeds, check=check, test=test, of="test_no_rule_is_broken_and_costs_are_as_recorded", part=most
+        ):
             yield pytest.param(kind, *part.values, id=f"{kind}-{part.id}", marks=part.marks)
 
 
