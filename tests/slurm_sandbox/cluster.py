@@ -115,9 +115,26 @@ class Cluster(Sandbox):
 
     @contextlib.contextmanager
     def frozen_slurmd(self, node: str) -> Iterator[None]:
-        """The same with the slurmd of a node: what Slurm has to end there goes on."""
+        """The same with the slurmd of a node: what Slurm has to end there goes on.
+
+        One that was told to reconfigure starts its successor as a child, ends when that is ready, and is in the pid
+        file until that has written its own (23.11): none is frozen that is being replaced.
+        """
         pid_file = f"--pidfile={self.layout.path(f'slurmd.{node}.pid')}"
-        self.run_on(node, "pkill", "-STOP", pid_file)
+
+        def is_frozen() -> bool:
+            found = self.run_on(node, "pgrep", pid_file, check=False).strip()
+            if not found:
+                return False
+            self.run_on(node, "kill", "-STOP", found, check=False)
+            if self.run_on(node, "pgrep", "--runstates", "T", pid_file, check=False).strip() != found:
+                return False
+            if not self.run_on(node, "pgrep", "--parent", found, check=False).strip():
+                return True
+            self.run_on(node, "kill", "-CONT", found, check=False)
+            return False
+
+        wait_until(is_frozen, f"slurmd of {node} stands still")
         try:
             yield
         finally:
