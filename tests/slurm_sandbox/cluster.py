@@ -127,12 +127,11 @@ class Cluster(Sandbox):
             if not found:
                 return False
             self.run_on(node, "kill", "-STOP", found, check=False)
-            if self.run_on(node, "pgrep", "--runstates", "T", pid_file, check=False).strip() != found:
-                return False
-            if not self.run_on(node, "pgrep", "--parent", found, check=False).strip():
-                return True
-            self.run_on(node, "kill", "-CONT", found, check=False)
-            return False
+            stopped = self.run_on(node, "pgrep", "--runstates", "T", pid_file, check=False).strip()
+            is_replaced = stopped != found or bool(self.run_on(node, "pgrep", "--parent", found, check=False).strip())
+            if is_replaced:  # it may go on, and end
+                self.run_on(node, "kill", "-CONT", found, check=False)
+            return not is_replaced
 
         wait_until(is_frozen, f"slurmd of {node} stands still")
         try:
