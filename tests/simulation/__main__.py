@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from tests.simulation.draws.kinds import DRAWN_ANYHOW, KINDS, LONG, SCENARIOS
-from tests.simulation.garbage import collect_rarely, in_children
+from tests.simulation.garbage import collect, collect_between_runs
 from tests.simulation.plant import Plant
 from tests.simulation.rules.invariants import BrokenRuleError
 from tests.simulation.scenario import Scenario
@@ -18,8 +18,7 @@ from tests.simulation.story import tell
 from tests.simulation.world import SimulatedRun
 
 
-def main(words: Sequence[str] | None = None, plant: Plant | None = None, *, forks: bool = False) -> int:
-    """Do what the words say; `forks`: many runs are played in children of this process."""
+def main(words: Sequence[str] | None = None, plant: Plant | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.simulation", description=__doc__)
     parser.add_argument("--seed", type=int, help="play this one, and tell what happens")
     parser.add_argument("-v", "--verbose", action="store_true", help="with --seed or --shrink: print every event")
@@ -45,13 +44,13 @@ def main(words: Sequence[str] | None = None, plant: Plant | None = None, *, fork
     if arguments.seed is not None:
         return _play_one(make(arguments.seed), plant, verbose=arguments.verbose)
     if not arguments.every:
-        return _play_many(range(arguments.first, arguments.first + arguments.count), name, plant, forks=forks)
+        return _play_many(range(arguments.first, arguments.first + arguments.count), name, plant)
     codes = []
     for each in KINDS:
         part = 1 if each == DRAWN_ANYHOW else 100 if each in LONG else 10
         print(f"{each}: ", end="", flush=True)
         seeds = range(arguments.first, arguments.first + arguments.count // part)
-        codes.append(_play_many(seeds, each, plant, forks=forks))
+        codes.append(_play_many(seeds, each, plant))
     return max(codes)
 
 
@@ -79,14 +78,13 @@ def _play_one(scenario: Scenario, plant: Plant | None, *, verbose: bool) -> int:
     return 1 if error is not None else 0
 
 
-def _play_many(seeds: range, name: str, plant: Plant | None, *, forks: bool) -> int:
-    def play(seed: int) -> tuple[str, str]:
-        return _outcome(SimulatedRun(KINDS[name](seed), plant))
-
+def _play_many(seeds: range, name: str, plant: Plant | None) -> int:
     broken = 0
     kind = "" if name == DRAWN_ANYHOW else f"--{name} "
     reasons: Counter[str] = Counter()
-    for seed, (text, reason) in zip(seeds, in_children(seeds, play) if forks else map(play, seeds), strict=True):
+    for seed in seeds:
+        text, reason = _outcome(SimulatedRun(KINDS[name](seed), plant))
+        collect()
         if text:
             broken += 1
             again = f"play it again with `python -m tests.simulation -v {kind}--seed {seed}`"
@@ -110,5 +108,5 @@ def _outcome(run: SimulatedRun) -> tuple[str, str]:
 
 
 if __name__ == "__main__":
-    collect_rarely()
-    sys.exit(main(forks=True))
+    collect_between_runs()
+    sys.exit(main())

@@ -47,7 +47,7 @@ from queue import SimpleQueue
 from tempfile import TemporaryDirectory
 from types import ModuleType
 
-from tests.simulation.garbage import collect_rarely
+from tests.simulation.garbage import collect, collect_between_runs
 from tests.simulation.mutation.aimed import Trial, aimed, lines_that_show, telling, trial_in, trials
 from tests.simulation.mutation.edited import Functions, bounded, loaded_functions, replace_function
 from tests.simulation.mutation.edits import Replace, edits
@@ -293,6 +293,7 @@ def play(mutation: Mutation | None, count: int, reach: Reach, untrue: Collection
     listed = trials(ran, WEIGHTS, TRIED, count, first)
     for trial in listed:
         why, what = (None, None) if trial in untrue else _outcome(trial)
+        collect()
         if why is not None:
             return f"{trial.name}: {why}"
         _note(noticed, trial, what)
@@ -339,6 +340,7 @@ def _compare(more: Sequence[Trial], noticed: dict[str, str]) -> str | None:
 
     for trial in [each for each in more if (each.kind, each.seed) in recorded()][:COMPARED]:
         why, what = _outcome(trial)
+        collect()
         if why is not None:
             return f"{trial.name}: {why}"
         _note(noticed, trial, what)
@@ -357,7 +359,7 @@ def serve() -> None:
     from tests.simulation.draws import kinds  # noqa: F401
 
     reach, functions = _kept_reach(), loaded_functions()
-    collect_rarely()
+    collect_between_runs()
     for line in sys.stdin:
         word, count, names = json.loads(line)
         listed = [Trial(*each) for each in names]

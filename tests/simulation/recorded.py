@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tests.simulation.draws.kinds import KINDS, LONG
-from tests.simulation.garbage import collect_rarely
+from tests.simulation.garbage import collect, collect_between_runs
 
 if TYPE_CHECKING:
     from tests.simulation.world import SimulatedRun
@@ -104,12 +104,14 @@ def _difference(kind: str, seed: int, now: Cost) -> str | None:
 def _play(kind: str) -> list[tuple[str, int, Cost]]:
     from tests.simulation.world import SimulatedRun
 
-    collect_rarely()
+    collect_between_runs()
     rows = []
     for seed in seeds_of(kind):
         run = SimulatedRun(KINDS[kind](seed))
         run.play()
         rows.append((kind, seed, cost_of(run)))
+        del run
+        collect()
     return rows
 
 
