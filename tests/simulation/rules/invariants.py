@@ -116,7 +116,7 @@ class Rules:
             for agent in run.everybody
             for worker in agent.workers.alive.values()
             if worker.role in claim.roles and worker.attempt < claim.attempt and not worker.is_unkillable
-            if agent.is_running or run.clock.now > agent.gone_at + BOOTS_S  # else they are being killed just now
+            if not self._is_killing(agent)
         ]
         if claim.attempt == 1 or witness.kinds & LOSING or claim.attempt in run.disk.claims:
             return
@@ -213,6 +213,15 @@ class Rules:
             fenced_at = heard_at[0] + _at_slowest(patience_s + profile.guard_s + KILL_S)
             what = f"{head.name} goes on without {name}, which it has heard at {heard_at[0]:.3f}"
             require(decided_at >= fenced_at - 1e-3, f"{what}, at {decided_at:.3f}, not {fenced_at:.3f}")
+
+    def _is_killing(self, agent: Agent) -> bool:
+        """Whether an agent's workers are being killed just now: it has ended, or its head takes it for dead.
+
+        A connection that is reset has lost its agent, for all that its head knows, and the agent its head: both act at
+        once, and to kill takes as long for an agent that lives as for the kernel after one that has died.
+        """
+        began_at = agent.reset_at if agent.is_running else agent.gone_at
+        return self._run.clock.now <= began_at + FENCES_S
 
     def _check_gone(self, claim: AttemptClaim) -> None:
         """When a head decides to open an attempt, no worker is left of those whose place its workers take."""
