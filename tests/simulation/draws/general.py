@@ -8,6 +8,7 @@ from dataclasses import replace
 
 from hpc_elastic.plan.roles import RestartPolicy
 from tests.simulation.draws.losses import draw_survival
+from tests.simulation.draws.short_work import with_short_work
 from tests.simulation.scenario import JOINS, PHASES, Fault, Role, Scenario
 
 # What can go wrong, by theme. `joins` faults are there from the start, the others come at their moments.
@@ -51,6 +52,7 @@ def draw(seed: int) -> Scenario:
         rejoin=dice.choice(["at_restart", "at_restart", "immediately"]),
         is_requeued=_is_requeued(dice.random()),
     )
+    scenario = with_short_work(scenario)
     if theme == "quiet":
         return scenario
     return replace(scenario, faults=_draw_faults(dice, theme, scenario))

@@ -6,6 +6,7 @@ import random
 from collections.abc import Callable
 from dataclasses import replace
 
+from tests.simulation.draws.short_work import with_short_work
 from tests.simulation.scenario import HEAD, SECOND, Fault, Role, Scenario
 
 SURVIVAL = (
@@ -36,6 +37,7 @@ def draw_survival(seed: int, dice: random.Random) -> Scenario:
         max_node_losses=dice.choice([64, 64, 64, 1]),
         is_requeued=dice.random() < 0.05,
     )
+    scenario = with_short_work(scenario)
     return replace(scenario, faults=tuple(_draw_faults(dice, theme, scenario)))
 
 
