@@ -18,6 +18,7 @@ from hpc_elastic.agent.records.telemetry import Telemetry
 from hpc_elastic.agent.system.background import BackgroundThread
 from hpc_elastic.agent.system.signals import AgentSignals
 from hpc_elastic.agent.system.tasks import Tasks
+from hpc_elastic.agent.workers.circumstances import Circumstances
 from hpc_elastic.agent.workers.node_workers import NodeWorkers
 from hpc_elastic.errors import ExitCode, FileSystemError, HpcElasticError
 from hpc_elastic.membership.actions import (
@@ -41,6 +42,7 @@ from tests.simulation.guard import Guard
 from tests.simulation.network import Listener, SimulatedConnection, Socket
 from tests.simulation.process import ANSWERS_S, Process
 from tests.simulation.rules.asked_saves import NodeSaves
+from tests.simulation.rules.circumstances import NodeCircumstances
 from tests.simulation.rules.copies import KEEPER_PORTS
 from tests.simulation.rules.invariants import require
 from tests.simulation.wiring import PYTHONS, VERSIONS, Headquarters, SimulatedJournal
@@ -237,6 +239,7 @@ class Agent:
         self.process = AgentProcess(self, self.clock)
         self.guard = Guard(self)
         self.disk = DiskThread(self, run.scenario.disk_s, random.Random(f"{run.scenario.seed}/{number}/disk{again}"))
+        self.circumstances = NodeCircumstances(self)
         self.workers = Workers(self)
         self.saves: NodeSaves | None = None
         self.troubled_until = 0.0
@@ -374,7 +377,7 @@ class Agent:
         self.part.member.save_asked = self.saves.received
         self.saves.answer = self.part.member.answer
         examine = self.examine if self.is_examined else None
-        self.part.serve(cast(NodeWorkers, self.workers), signals, examine=examine)
+        self.part.serve(cast(NodeWorkers, self.workers), signals, cast(Circumstances, self.circumstances), examine)
         self._tasks.run(self.part.heads.find())
         try:
             leave = await self._departure

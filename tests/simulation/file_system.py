@@ -21,7 +21,7 @@ from contextlib import AbstractContextManager, nullcontext
 from functools import cached_property
 from itertools import count
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from greenlet import GreenletExit, getcurrent, greenlet
 
@@ -34,6 +34,13 @@ T = TypeVar("T")
 URGENT, USUAL, LAST = range(3)
 STEPS = 4  # questions to the server in a piece of work, most often: each takes a part of its time
 LOST_ANSWERS = 0.3  # of the errors: it was done
+
+
+class Written(NamedTuple):
+    """Something is written: a whole file, or lines of one."""
+
+    path: str
+    content: bytes
 
 
 class _Listing(set[str]):
@@ -281,6 +288,10 @@ class DiskThread:
         """This node's kernel has changed the directory itself, and knows that."""
         self._names.pop(os.path.dirname(path), None)
 
+    def tells(self, path: str, content: bytes) -> None:
+        """Of what is on the server from now on."""
+        self.agent.run.trace(self.agent, Written(path, content))
+
     def _remember(self, directory: str) -> _Listing:
         names = self.agent.run.files.names(directory)
         stale_s = self.agent.run.scenario.stale_s
@@ -385,8 +396,10 @@ class SharedOs:
         return number
 
     def write(self, descriptor: int, content: Any) -> int:
-        entry = _thread().agent.run.files.content[self._open[descriptor]]
-        entry[0] += bytes(content)
+        thread, path = _thread(), self._open[descriptor]
+        thread.agent.run.files.content[path][0] += bytes(content)
+        if not path.endswith(".tmp"):  # a line more; others see the rest when it has its name
+            thread.tells(path, bytes(content))
         return len(content)
 
     def fsync(self, descriptor: int) -> None:
@@ -406,6 +419,7 @@ class SharedOs:
             if new in files.content:
                 raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), new)
             files.content[new] = files.content[old]
+            thread.tells(new, files.content[new][0])
             files.changed(thread.agent, new)
 
         thread.ask(link, is_write=True)
@@ -419,6 +433,7 @@ class SharedOs:
             if old not in files.content:
                 raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), old)
             files.content[new] = files.content.pop(old)
+            thread.tells(new, files.content[new][0])
             files.changed(thread.agent, new)
 
         thread.ask(replace, is_write=True)

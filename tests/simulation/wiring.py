@@ -28,7 +28,7 @@ from hpc_elastic.agent.net.transport import Connection
 from hpc_elastic.agent.node.network import Lookup
 from hpc_elastic.agent.records import allocation_claims, journal, next_start, retries
 from hpc_elastic.agent.records.journal import Journal
-from hpc_elastic.agent.rendezvous import head_link, search
+from hpc_elastic.agent.rendezvous import findings, head_link, search
 from hpc_elastic.agent.rendezvous.candidacy import Candidacy
 from hpc_elastic.agent.rendezvous.findings import Findings
 from hpc_elastic.agent.rendezvous.head_link import HeadLink
@@ -724,6 +724,9 @@ async def _find_answering_port(address: str, ports: object, **_: object) -> int 
     return 22 if network.is_open(loop.agent, target) and network.is_open(target, loop.agent) else None
 
 
+TIMED = allocation_claims, findings, head_watch, journal, local_member, next_start, state_saves  # by the time of day
+
+
 @contextlib.contextmanager
 def wired(run: Any, plant: Plant) -> Iterator[None]:
     """The shipped modules work on this simulated run meanwhile."""
@@ -740,7 +743,7 @@ def wired(run: Any, plant: Plant) -> Iterator[None]:
         (allocation_claims, "os", shared),
         (local_member, "keep_flight_records", _keep_flight_records),
         (retries, "time", clock),
-        *((module, "time", wall) for module in (allocation_claims, head_watch, journal, local_member, state_saves)),
+        *((module, "time", wall) for module in TIMED),
         *((module, "time", time_of_day) for module in (coordinator, head_link)),
         (state_saves, "BackgroundThread", _saves_thread),
         (requested_saves, "threading", SimpleNamespace(Thread=asked_saves.WriterThread, Event=threading.Event)),

@@ -166,6 +166,7 @@ class Workers:
 
     def _spawn(self, assign: Assign) -> None:
         self._run.conduct.starts_workers(self._agent)
+        self._agent.circumstances.starts(assign)
         self._latest = []
         self.states.begin(assign)
         for local_rank in range(assign.workers):

@@ -265,6 +265,7 @@ class AskedSaves:
         for other in [each for each in self.files if each != path]:
             del self.files[other]
         self._complete.add(manifest.request)
+        self._run.trace(head, manifest)
         self.saved += 1
         return None
 
@@ -272,6 +273,7 @@ class AskedSaves:
         """As `rundir.saved_states.remove_incomplete_saves`."""
         whose = "" if request is None else save_name(0, request)[1:]
         for folder in [each for each in self.files if each.endswith(whose) and each not in self.manifests]:
+            self._run.trace("files", f"{folder} is removed")
             del self.files[folder]
 
     def answered(self, note: Note) -> None:
