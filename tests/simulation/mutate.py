@@ -96,6 +96,9 @@ RUNG = (
     "loop's clock, as asyncio allows and the simulation's do not, it has to be set again"
 )
 NUMBERS = 'tuple(int(number) for number in re.findall(r"[0-9]+", public)[:3])'
+ONE_ROLE = (
+    "it only saves time: where there is one role, nobody has a place of another, and a role that lacks none takes none"
+)
 MANY_NODES = "no cluster has as many nodes, either way"
 ROLE = "a role has no space in its name, in a job file; a unit test has one that does"
 REMEDY = "it only decides which remedy the text names beside two versions that differ"
@@ -135,7 +138,11 @@ EQUIVALENT: dict[str, str] = {
         "membership.head: and for or: message.attempt == member.attempt and member.is_in_world": (
             "a member reports no attempt that it was not told of, and nothing of one after it has stopped its workers"
         ),
-        "membership.roster: a quarter: 2": "it only saves time: where there is one role, nobody has a place of another",
+        "membership.roster: a quarter: 2": ONE_ROLE,
+        "membership.roster: and for or: not short or len(least) < 2": ONE_ROLE,
+        "agent.rendezvous.findings: left out: file.seek(max(0, os.fstat(file.fileno()).st_size - LAST_LINE_BYTES))": (
+            "it only saves reading: the last line is the same"
+        ),
         'membership.held_states: four times as much: ranks, role_ranks, role = part.split(" ", 2)': ROLE,
         "membership.held_states: four times as much: "
         'return place.removeprefix("* ") if place.startswith("* ") else place.split(" ", 2)[-1]': ROLE,

@@ -32,6 +32,7 @@ from tests.simulation.draws.host import draw_host
 from tests.simulation.draws.interrupts import draw_interrupts
 from tests.simulation.draws.large import draw_large
 from tests.simulation.draws.last_losses import draw_last_losses
+from tests.simulation.draws.late_others import draw_late_others
 from tests.simulation.draws.limits import draw_limits
 from tests.simulation.draws.machines import draw_machines
 from tests.simulation.draws.mixed import draw_mixed
@@ -40,6 +41,7 @@ from tests.simulation.draws.notices import draw_notices
 from tests.simulation.draws.odd_moments import draw_odd_moments
 from tests.simulation.draws.overdue import draw_overdue
 from tests.simulation.draws.overtaken import draw_overtaken
+from tests.simulation.draws.overwritten import draw_overwritten
 from tests.simulation.draws.parted import draw_parted
 from tests.simulation.draws.pauses import draw_pauses
 from tests.simulation.draws.quorum import draw_quorum
@@ -117,6 +119,7 @@ KINDS: Mapping[str, Callable[[int], Scenario]] = {
     "firsts": draw_firsts,
     "unfit": draw_unfit,
     "unopened": draw_unopened,
+    "late-others": draw_late_others,
     "untold": draw_untold,
     "starts": draw_second_start,
     "silent-ends": draw_silent_ends,
@@ -141,6 +144,7 @@ KINDS: Mapping[str, Callable[[int], Scenario]] = {
     "states": draw_states,
     "asked-saves": draw_asked_saves,
     "cut-saves": draw_cut_saves,
+    "overwritten": draw_overwritten,
     "requeues": draw_requeues,
     "relayed": draw_relayed,
     "saves": draw_saves,
@@ -191,6 +195,7 @@ SCENARIOS: Mapping[str, str] = {
     "firsts": "in which a node does not come at first",
     "unfit": "of nodes without which the run cannot begin",
     "unopened": "of heads that are lost before any attempt",
+    "late-others": "of unfit nodes that come late",
     "untold": "of heads that are lost as an attempt opens",
     "starts": "in which the job starts twice",
     "silent-ends": "of starts that end without a word",
@@ -215,6 +220,7 @@ SCENARIOS: Mapping[str, str] = {
     "states": "in which ranks save their states in memory",
     "asked-saves": "in which people ask for saves",
     "cut-saves": "in which a save is cut short",
+    "overwritten": "of states overwritten as they are saved",
     "requeues": "in which the next allocation goes on",
     "relayed": "of states that others write at the end",
     "saves": "in which ranks save while others are lost",
