@@ -143,6 +143,11 @@ EQUIVALENT: dict[str, str] = {
         "agent.rendezvous.findings: left out: file.seek(max(0, os.fstat(file.fileno()).st_size - LAST_LINE_BYTES))": (
             "it only saves reading: the last line is the same"
         ),
+        **{
+            f"agent.rendezvous.findings: {what}: {constant}": "how much of an agent's last line people are shown"
+            for what in ("a quarter", "four times as much")
+            for constant in ("LAST_LINE_BYTES = 4096", "LONGEST_LINE = 200")
+        },
         'membership.held_states: four times as much: ranks, role_ranks, role = part.split(" ", 2)': ROLE,
         "membership.held_states: four times as much: "
         'return place.removeprefix("* ") if place.startswith("* ") else place.split(" ", 2)[-1]': ROLE,

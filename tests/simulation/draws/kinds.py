@@ -32,6 +32,7 @@ from tests.simulation.draws.host import draw_host
 from tests.simulation.draws.interrupts import draw_interrupts
 from tests.simulation.draws.large import draw_large
 from tests.simulation.draws.last_losses import draw_last_losses
+from tests.simulation.draws.last_terms import draw_last_terms
 from tests.simulation.draws.late_others import draw_late_others
 from tests.simulation.draws.limits import draw_limits
 from tests.simulation.draws.machines import draw_machines
@@ -56,6 +57,7 @@ from tests.simulation.draws.search import draw_search
 from tests.simulation.draws.second_notices import draw_second_notices
 from tests.simulation.draws.sick import draw_sick
 from tests.simulation.draws.slow_heads import draw_slow_heads
+from tests.simulation.draws.slow_rounds import draw_slow_rounds
 from tests.simulation.draws.spares import draw_spares
 from tests.simulation.draws.stacks import draw_stacks
 from tests.simulation.draws.stand_ins import draw_stand_ins
@@ -92,6 +94,7 @@ KINDS: Mapping[str, Callable[[int], Scenario]] = {
     "search": draw_search,
     "unreached": draw_unreached,
     "slow-heads": draw_slow_heads,
+    "slow-rounds": draw_slow_rounds,
     "absent": draw_absent,
     "disks": draw_disks,
     "busy": draw_busy,
@@ -112,6 +115,7 @@ KINDS: Mapping[str, Callable[[int], Scenario]] = {
     "limits": draw_limits,
     "moved": draw_moved,
     "terms": draw_terms,
+    "last-terms": draw_last_terms,
     "interrupts": draw_interrupts,
     "stacks": draw_stacks,
     DRAWN_ANYHOW: draw,
@@ -169,6 +173,7 @@ SCENARIOS: Mapping[str, str] = {
     "search": "in which a node cannot reach the first head",
     "unreached": "in which most nodes cannot reach the first head",
     "slow-heads": "of a first head that stands still",
+    "slow-rounds": "of a new head that stands still as it gathers",
     "absent": "in which nodes do not come, or are unfit",
     "disks": "in which a run directory refuses for a while",
     "busy": "of disks that are busy with what can wait",
@@ -189,6 +194,7 @@ SCENARIOS: Mapping[str, str] = {
     "limits": "in which the scheduler ends the job",
     "moved": "in which a time limit is moved at the last",
     "terms": "in which a TERM comes that is explained late",
+    "last-terms": "of a TERM while ranks exit 0",
     "interrupts": "of a person's Ctrl-C without a scheduler",
     "stacks": "in which people ask where the ranks are",
     "alone": "in which one thing goes wrong",

@@ -9,6 +9,7 @@ from tests.simulation.scenario import Fault, Role, Scenario
 
 LOST = ("kill_agent", "power_off")
 CALLED_BACK = 5  # of eight seeds
+HAS_ROOM = 6
 NEVER = ("never_starts", "starts_late")
 
 
@@ -16,6 +17,8 @@ def draw_stand_ins(seed: int) -> Scenario:
     """The scenario of a seed: in every fourth one a node does not come at first, whose place no spare may take."""
     if seed % 8 == CALLED_BACK:
         return _draw_called_back(seed)
+    if seed % 8 == HAS_ROOM:
+        return _draw_room(seed)
     dice = random.Random(f"stand-ins/{seed}")
     roles = []
     for name in ("trainer", "reader", "watcher")[: dice.choice([2, 2, 3])]:
@@ -78,3 +81,24 @@ def _draw_called_back(seed: int) -> Scenario:
         join_timeout_s=15.0,
         faults=(first, replace(second, at=round(later, 3))),
     )
+
+
+def _draw_room(seed: int) -> Scenario:
+    """A node comes late for which its own role has room, and another role has a place that is empty."""
+    dice = random.Random(f"stand-ins/room/{seed}")
+    most, lease_s = dice.choice([2, 3]), dice.choice([3.0, 6.0])
+    roles = tuple(
+        Role(
+            name=name,
+            restart="restart_all",
+            nodes_min=1,
+            nodes_max=nodes,
+            workers=(1,),
+            work_s=60.0,
+        )
+        for name, nodes in (("trainer", 2), ("reader", most))
+    )
+    comes_s = round(dice.uniform(8, 14), 3)
+    late = Fault(what="starts_late", node=1 + most, lasts_s=comes_s)
+    lost = Fault(what=dice.choice(LOST), node=1, at=round(comes_s + dice.uniform(-2, 6), 3))
+    return Scenario(seed=seed, roles=roles, nodes=2 + most, lease_s=lease_s, join_timeout_s=5.0, faults=(late, lost))

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 
 from tests.simulation.scenario import HEAD, Fault, Role, Scenario
 
 ENDS = ("success", "failure", "stop", "too few")
+IGNORED = 3  # of five seeds: ranks of a role whose failures are ignored fail before
 
 
 def draw_unheard(seed: int) -> Scenario:
@@ -30,9 +32,14 @@ def draw_unheard(seed: int) -> Scenario:
     later = round(at + lease_s + dice.uniform(6, 12), 3)
     if end in ("failure", "stop"):
         faults.append(Fault(what="exit_worker" if end == "failure" else "stop", node=HEAD, at=later))
+    roles = [role]
+    if seed % 5 == IGNORED:
+        roles.append(replace(role, name="watcher", restart="ignore", nodes_min=1, nodes_max=1))
+        faults.append(Fault(what="exit_worker", node=nodes, at=3.0))
+        nodes += 1
     return Scenario(
         seed=seed,
-        roles=(role,),
+        roles=tuple(roles),
         nodes=nodes,
         max_restarts=0,
         lease_s=lease_s,

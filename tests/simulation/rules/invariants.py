@@ -318,6 +318,12 @@ class Rules:
         kept = [node for node in then if node in now]
         moved = [node for node in kept if then[node] != now[node] and not self._is_called_back(node, world)]
         require(not moved, f"{moved} have other roles in attempt {world.attempt} than before")
+        own = {name: self._run.agent(name).first_role for name in now}
+        for name in (each for each in now if now[each][0] not in (own[each], then.get(each, ("",))[0])):
+            size = sum(role == own[name] for role, _ in now.values())
+            has_room = size < self._run.scenario.role(own[name]).nodes_max
+            what = f"{name} gets a place of {now[name][0]} in attempt {world.attempt}"
+            require(not has_room, f"{what}, and {own[name]}, its own role, has room for it")
         back = {node for node in kept if then[node][0] != now[node][0]}
         order, kept = (
             [node for node in each if node in now and node in then and node not in back] for each in (now, then)
