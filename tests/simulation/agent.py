@@ -245,7 +245,7 @@ class Agent:
         self.troubled_until = 0.0
         self.contacts: dict[str, float] = {}  # by head elsewhere: when it heard it last
         self.parted_at = -1.0  # from a head, by whichever side
-        self.reset_at = -1.0  # its connection to a head, by somebody between the two
+        self.reset_from: tuple[Agent | None, float] = (None, -1.0)  # by somebody between: which head, and when
         self.searched_at = -1.0  # for another head, at last
         self._worker_count = workers
 

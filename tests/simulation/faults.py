@@ -177,7 +177,7 @@ def _lose(run: SimulatedRun, agent: Agent, what: str) -> None:
     if what == "reset":  # somebody between the two made it up
         link = agent.link if agent.is_running else None
         if link is not None:
-            agent.reset_at = run.clock.now
+            agent.reset_from = link.other.agent, run.clock.now
             link.reset_both()
     else:
         agent.die(is_power_off=what == "power_off")

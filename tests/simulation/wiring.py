@@ -412,7 +412,7 @@ class Headquarters(Coordinator):
         run.named_spares.acts(self._head, action)
         run.unkept.acts(agent, self._head, action)
         if isinstance(action, do.ClaimAttempt):
-            run.rules.asks_for(action.claim)
+            run.rules.asks_for(agent, action.claim)
             run.heeded.claims(agent, self._head, action.claim)
             run.fences.claims(agent, self._head, action.claim)
             run.forgiven.claims(agent, self._head, action.claim)

@@ -308,7 +308,7 @@ class SimulatedRun:
             try:
                 self._play(bound_s)
             finally:
-                BrokenRuleError.clock = None
+                BrokenRuleError.first = BrokenRuleError.clock = None  # its traceback holds all of the run
                 for agent in self.everybody:  # of a run that broke a rule: nothing of it goes on
                     agent.process.kill()
 

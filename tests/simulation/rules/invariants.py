@@ -107,7 +107,7 @@ class Rules:
 
     # Of claims.
 
-    def asks_for(self, claim: AttemptClaim) -> None:
+    def asks_for(self, head: Agent, claim: AttemptClaim) -> None:
         """A head wants to open an attempt."""
         run, witness = self._run, self._run.witness
         run.disk.asks.setdefault((claim.attempt, claim.head, claim.allocation), run.clock.now)
@@ -116,7 +116,7 @@ class Rules:
             for agent in run.everybody
             for worker in agent.workers.alive.values()
             if worker.role in claim.roles and worker.attempt < claim.attempt and not worker.is_unkillable
-            if not self._is_killing(agent)
+            if not self._is_killing(agent, head)
         ]
         if claim.attempt == 1 or witness.kinds & LOSING or claim.attempt in run.disk.claims:
             return
@@ -214,13 +214,16 @@ class Rules:
             what = f"{head.name} goes on without {name}, which it has heard at {heard_at[0]:.3f}"
             require(decided_at >= fenced_at - 1e-3, f"{what}, at {decided_at:.3f}, not {fenced_at:.3f}")
 
-    def _is_killing(self, agent: Agent) -> bool:
-        """Whether an agent's workers are being killed just now: it has ended, or its head takes it for dead.
+    def _is_killing(self, agent: Agent, head: Agent) -> bool:
+        """Whether an agent's workers are being killed just now: it has ended, or this head takes it for dead.
 
         A connection that is reset has lost its agent, for all that its head knows, and the agent its head: both act at
         once, and to kill takes as long for an agent that lives as for the kernel after one that has died.
         """
-        began_at = agent.reset_at if agent.is_running else agent.gone_at
+        other, reset_at = agent.reset_from
+        if agent.is_running and other is not head:
+            return False
+        began_at = reset_at if agent.is_running else agent.gone_at
         return self._run.clock.now <= began_at + FENCES_S
 
     def _check_gone(self, claim: AttemptClaim) -> None:
