@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.simulation.draws.asked_saves import draw_asked_saves
+from tests.simulation.draws.overwritten import draw_overwritten
 from tests.simulation.planted.asked_saves import BUGS, LOST_HEAD, PlantedAskedSaves
 from tests.simulation.rules.invariants import BrokenRuleError
 from tests.simulation.scenario import HEAD, Fault, Role, Scenario
@@ -130,3 +131,8 @@ def test_a_head_that_finds_another_one_leaves_new_requests_to_that() -> None:
             seed=seed, roles=(role,), nodes=3, lease_s=3.0, disk_s=(0.001,), keeps_every_s=0.2, faults=(cut, *asks)
         )
         SimulatedRun(scenario).play()
+
+
+@pytest.mark.parametrize("seed", [195, 320, 371])
+def test_a_part_that_was_written_before_another_one_was_gone_does_not_count(seed: int) -> None:
+    SimulatedRun(draw_overwritten(seed)).play()
