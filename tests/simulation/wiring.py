@@ -724,7 +724,7 @@ async def _find_answering_port(address: str, ports: object, **_: object) -> int 
     return 22 if network.is_open(loop.agent, target) and network.is_open(target, loop.agent) else None
 
 
-TIMED = allocation_claims, findings, head_watch, journal, local_member, next_start, state_saves  # by the time of day
+TIMED = allocation_claims, findings, head_watch, journal, local_member, next_start, state_saves  # on this run's clock
 
 
 @contextlib.contextmanager
