@@ -158,6 +158,7 @@ class SimulatedTelemetry:
         elif isinstance(action, StopWorkers):
             run.rules.stops(agent, action)
             run.reports.stops(agent, action)
+            run.late_ranks.stops(agent, action)
         elif isinstance(action, DiscoverHead):
             run.rules.searches(agent)
             run.conduct.searches(agent)

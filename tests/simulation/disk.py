@@ -62,6 +62,7 @@ class Disk:
             self._run.unfit_nodes.ended(result)
             self._run.wording.ended(result)
             self._run.unheard.ended(agent, result)
+            self._run.late_ranks.ended(result)
         elif path.startswith(LAYOUT.attempts) and "/nodes/" in path:
             record = from_json(NodeResult, self._read(path))
             self._run.written.records(record)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from hpc_elastic.membership.member import MemberPhase
 from tests.simulation.network import RESENT_WITHIN
 from tests.simulation.rules.asked_saves import SAVES
 from tests.simulation.rules.requested import REQUESTS
@@ -221,8 +222,11 @@ def _hold_disk(run: SimulatedRun, agent: Agent, fault: Fault) -> None:
 
 def _delay(run: SimulatedRun, agent: Agent, fault: Fault) -> None:
     until = run.clock.now + fault.lasts_s
-    if not run.disk.claims and fault.lasts_s > 0.3 * run.scenario.join_timeout_s:
-        run.witness.see("missing")  # who is held up so long may come too late
+    if fault.lasts_s > 0.3 * run.scenario.join_timeout_s:
+        if not run.disk.claims:
+            run.witness.see("missing")  # who is held up so long may come too late
+        if any(each.is_running and each.member.phase is MemberPhase.JOINING for each in run.agents):
+            run.witness.see("loss")  # who gets no answer to its join gives up, though the head has it by then
     if fault.what in ("pause", "freeze"):
         run.witness.delayed(agent.name, fault.lasts_s)
         if agent.is_running and agent.guard.is_alive:

@@ -47,6 +47,7 @@ from tests.simulation.rules.job_ends import JobEnds
 from tests.simulation.rules.joins import Joins
 from tests.simulation.rules.kept import Kept
 from tests.simulation.rules.large import Large
+from tests.simulation.rules.late_ranks import LateRanks
 from tests.simulation.rules.late_words import LateWords
 from tests.simulation.rules.leftovers import Leftovers
 from tests.simulation.rules.limits import Limits
@@ -120,6 +121,7 @@ class SimulatedRun:
         self.written = Written(self)
         self.bookkeeping = Bookkeeping(self)
         self.endings = Endings(self)
+        self.late_ranks = LateRanks(self)
         self.late_words = LateWords(self)
         self.leftovers = Leftovers()
         self.named_spares = NamedSpares()

@@ -17,10 +17,9 @@ from hpc_elastic.membership.member import MemberPhase
 from hpc_elastic.membership.messages import Message
 from hpc_elastic.membership.timing import DIAL_PAUSES_S, DRIFT, TURNS_AHEAD, Timing
 from hpc_elastic.rank_set import parse_ranks
-from hpc_elastic.rundir.records import NodeResult, RunResultRecord, RunState, WorkerState, World
+from hpc_elastic.rundir.records import NodeResult, RunResultRecord, RunState, WorkerState
 from tests.simulation.clock import NEVER
 from tests.simulation.rules.invariants import BrokenRuleError, require
-from tests.simulation.scenario import GRACE_S
 
 if TYPE_CHECKING:
     from tests.simulation.agent import Agent
@@ -42,7 +41,6 @@ STOPS = 2  # of one manner, that a head sends to a member: for a loss meanwhile,
 CLOSES_S, CLOSES_LATE_S = 5.0, 5.0  # for members to leave, from a moment after an agent's own part has ended
 GOES_WITHIN_S, LAST_RECORDS = 1.0, 16  # to close what is open, and to write what is not written yet
 TRIES_AGAIN_S = 2.0  # the longest pause after a refusal of the file server, which may be over in the middle of it
-ON_TIME_S = 1.0  # for the records, and all that is said, at the end of a run
 LATE_S = 0.01  # of a beat, besides what the clock and a pause do
 ONCE = (messages.Started, messages.Finished, messages.Ended, messages.Stopped)  # of an attempt
 
@@ -377,8 +375,6 @@ class Conduct:
         is_of_failure = self._run.silent_ends.is_of_failure(result.reason)
         if is_of_failure and len(failed) == len(self._run.witness.unanswered()):
             require(bool(result.failures), f"{failed} have ended the run, and its result names none of them")
-        if result.reason == "exit_timeout" and world is not None and not self._run.is_disturbed:
-            self._ends_without_the_rest(result, world)
         is_of_this_start = not self._run.earlier  # a start that opens no attempt knows of no world, but of its nodes
         if claim is not None and world is not None and result.attempts == claim.attempt and is_of_this_start:
             # A restart counts from its decision, which may come after the latest claim.
@@ -387,70 +383,6 @@ class Conduct:
             require(result.nodes == tuple(node.node for node in world.nodes), f"the result names {result.nodes}")
             ranks = {str(rank.rank) for rank in world.ranks}
             require(set(result.failures) <= ranks, "the result has failures of ranks that there are not")
-
-    def _ends_without_the_rest(self, result: RunResultRecord, world: World) -> None:
-        """The time for the last ranks is over: the run has failed, or has succeeded, as the plan says."""
-        succeeds = self._run.scenario.after_exit_timeout == "succeed"
-        require((result.state is RunState.SUCCEEDED) == succeeds, f"the run is {result.state.value} without the rest")
-        self._is_in_time(world, is_for_last=succeeds)
-        if not succeeds:
-            self._names_who_ran_on(result, world)
-            return
-        roles, well = {role.role: role.attempt for role in world.roles}, self._run.witness.ended_well
-        late = [rank for rank in world.ranks if rank.rank not in well.get((rank.role, roles[rank.role]), set())]
-        counts = {rank.node for rank in late if self._run.scenario.role(rank.role).restart != "ignore"}
-        told = {node for node in counts if node in result.cause}
-        require(bool(counts) and told == counts, f"{sorted(counts)} ran on, and the result says: {result.cause}")
-
-    def _is_in_time(self, world: World, *, is_for_last: bool) -> None:
-        """The time of a role is over so long after the first end, or after its attempt was opened, if that came later.
-
-        How long a node takes to start its workers gives them no more time, as `docs/reference/job-yaml.md` says. A run
-        that fails then ends with the first role whose time is over; one that succeeds waits for the last, if that has
-        not ended before. A role that waits to start again is let start first.
-        """
-        run, witness, attempts = self._run, self._run.witness, {role.role: role.attempt for role in world.roles}
-        if any(part not in witness.began_at for part in attempts.items()) or not self._is_played_for_time():
-            return
-        counts = [each for each in world.ranks if run.scenario.role(each.role).restart != "ignore"]
-        late = {each.role for each in counts if (attempts[each.role], each.rank) not in witness.ended_at}
-        require(bool(late), "the run ends without the rest, and every rank had exited 0 before it was stopped")
-        first_end = min(witness.first_end[part] for part in attempts.items() if part in witness.first_end)
-        ends_by = [max(first_end, run.disk.asked_at[attempts[role]]) for role in late]
-        due = (max if is_for_last else min)(ends_by) + (run.scenario.exit_timeout_s or 0.0)
-        stops_s = max(min(role.patience_s, GRACE_S) for role in run.scenario.roles)
-        stops_s += 3 * max(run.scenario.disk_s)  # the node's result, that of the run, and what was under way before
-        latest = max(due, *(at for part, at in witness.began_at.items() if part in attempts.items()))
-        if is_for_last:
-            latest = max(latest, *(witness.ended_at.get((attempts[each.role], each.rank), 0.0) for each in counts))
-        is_in_time = due * (1 - DRIFT) - ON_TIME_S <= run.clock.now <= latest * (1 + DRIFT) + stops_s + ON_TIME_S
-        what = f"the run ends at {run.clock.now:.2f} s without the rest"
-        require(is_in_time, f"{what}, and their time is over at {due:.2f} s")
-
-    def _is_played_for_time(self) -> bool:
-        """Whether nothing happens but that one worker fails: failures in a row make others wait."""
-        scenario = self._run.scenario
-        fail_anyhow = any(role.failure_chance for role in scenario.roles)
-        return not fail_anyhow and [fault.what for fault in scenario.faults] == ["exit_worker"]
-
-    def _names_who_ran_on(self, result: RunResultRecord, world: World) -> None:
-        """A run that ends because some ranks have not exited says which: at least all that count, and are late.
-
-        A role that started again after the first end has its time from then on.
-        """
-        roles = {role.role: role.attempt for role in world.roles}
-        counts = [rank for rank in world.ranks if self._run.scenario.role(rank.role).restart != "ignore"]
-        well = self._run.witness.ended_well
-        late = {rank.rank for rank in counts if rank.rank not in well.get((rank.role, roles[rank.role]), set())}
-        cause = result.root_cause
-        named = set() if cause is None or not cause.silent else {*parse_ranks(cause.silent)}
-        told = set() if cause is None else {cause.node, *cause.nodes}
-        has_run_on = {role for role, attempt in roles.items() if attempt == min(roles.values())}
-        over = {each.rank for each in counts if each.rank in late and (each.role in has_run_on or each.node in told)}
-        require(over <= named, f"the result names {sorted(named)} as those that ran on, not {sorted(over)}")
-        if cause is not None and named:
-            on = {rank.node for rank in world.ranks if rank.rank in named}
-            require(told - {""} == on, f"the result names {sorted(told)} as where ranks ran on, not {sorted(on)}")
 
     # Of its end.
 
