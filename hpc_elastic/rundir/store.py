@@ -248,8 +248,12 @@ def find_json(path: str) -> Any:
 
     An NFS client may report a new name as absent for 30 s. Opening the directory makes it ask the server again.
     """
-    if (data := read_json(path)) is not None:
-        return data
+    data = read_json(path)
+    return data if data is not None else read_json_anew(path)
+
+
+def read_json_anew(path: str) -> Any:
+    """Read as `find_json`, with one question less where the file is absent: for one that is awaited for hours."""
     with (
         file_system_errors(path, "read"),
         contextlib.suppress(FileNotFoundError, NotADirectoryError),

@@ -11,7 +11,7 @@ import pytest
 
 from hpc_elastic.rundir.new_names import ask_anew_in, exists, open_anew
 from hpc_elastic.rundir.sample_tail import read_latest
-from hpc_elastic.rundir.store import find_json, read_lines
+from hpc_elastic.rundir.store import find_json, read_json_anew, read_lines
 from tests.nfs_client import NfsClient
 
 SAMPLE = {"time_ns": 1}
@@ -35,6 +35,7 @@ LOOKS: dict[str, Callable[[str], bool]] = {
     "open_anew": opened,
     "ask_anew_in": listed,
     "find_json": lambda path: find_json(path) is not None,
+    "read_json_anew": lambda path: read_json_anew(path) is not None,
     "read_lines": lambda path: bool(list(read_lines(path))),
     "read_latest": lambda path: read_latest(path) is not None,
 }

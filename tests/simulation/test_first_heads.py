@@ -177,7 +177,7 @@ def test_sides_of_a_cut_network_that_all_lack_nodes_claim_eight_times_and_no_mor
     cuts = [Fault(what="partition", side=side, at=KILLED_AT, lasts_s=10_000.0) for side in sides]
     run = SimulatedRun(
         Scenario(
-            seed=25,
+            seed=22,
             roles=(role,),
             nodes=4,
             lease_s=3.0,

@@ -18,7 +18,7 @@ from hpc_elastic.plan.launch_plan import LaunchPlan
 from hpc_elastic.rundir.layout import RunLayout
 from hpc_elastic.rundir.records import AllocationClaim, Endpoint, Request, utc_text
 from hpc_elastic.rundir.shared_lines import append_shared_line
-from hpc_elastic.rundir.store import claim, read_json
+from hpc_elastic.rundir.store import claim, read_json_anew
 from hpc_elastic.scheduler.allocation import Allocation
 from hpc_elastic.scheduler.protocol import NodeQuestions
 
@@ -132,7 +132,7 @@ class AllocationClaims(EventLog):
                 append_shared_line(self._layout.requests, to_json(request))
 
     def _refuse_if_over(self) -> None:
-        if read_json(self._layout.result) is not None:
+        if read_json_anew(self._layout.result) is not None:
             raise RunDirectoryError(f"the run in {self._layout.root} is over: it has a result.json")
 
     def _refuse_if_alive(self, record: AllocationClaim) -> None:

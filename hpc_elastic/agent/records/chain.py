@@ -19,7 +19,7 @@ from hpc_elastic.rundir.records import (
     WorkerState,
     World,
 )
-from hpc_elastic.rundir.store import find_json, list_numbers, read_json
+from hpc_elastic.rundir.store import find_json, list_numbers, read_json, read_json_anew
 from hpc_elastic.scheduler.allocation import Allocation
 
 Record = TypeVar("Record")
@@ -204,8 +204,8 @@ class ClaimChain:
         return allocation if head is None else replace(allocation, node=claim.head, head=head)
 
     def result(self) -> RunResultRecord | None:
-        """Return the run's result, None if the run is not over."""
-        return self._read(RunResultRecord, self._layout.result)
+        """Return the run's result, None if the run is not over; NFS does not hide one that was looked for before."""
+        return self._read(RunResultRecord, self._layout.result, read_json_anew)
 
     def read_records(self, *, needs_world: bool) -> Records:
         """Return all records that an agent without a head needs.

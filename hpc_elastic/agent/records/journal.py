@@ -50,6 +50,7 @@ from hpc_elastic.rundir.store import (
     claim,
     dump_json,
     read_json,
+    read_json_anew,
     remove,
     rename,
     write_bytes,
@@ -301,7 +302,7 @@ class Journal(AllocationClaims):
             return False, ""
         rename(proposed, self._layout.world(stamped.attempt))
         # Another head may have ended the run just before this claim was made, or the job may have started again.
-        is_ours = read_json(self._layout.result) is None and self._later_start() is None
+        is_ours = read_json_anew(self._layout.result) is None and self._later_start() is None
         return is_ours, hashlib.sha256(content).hexdigest()
 
     def write_budget(self, claim: AttemptClaim) -> None:

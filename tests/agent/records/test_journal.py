@@ -30,6 +30,7 @@ from hpc_elastic.rundir.records import (
 from hpc_elastic.rundir.shared_lines import append_shared_line
 from tests.agent.records.runs import HEAD, Runs, a_place, a_result, an_attempt
 from tests.membership.script import a_failure
+from tests.nfs_client import NfsClient
 
 
 def test_an_attempt_is_claimed_once(runs: Runs) -> None:
@@ -131,6 +132,33 @@ def test_the_result_is_created_once_and_the_second_writer_learns_the_first(runs:
     assert runs.journal().write_result(a_result(7, "node1 was lost")) == (0, "every rank exited 0")
     assert Path(runs.layout.exit_code).read_text() == "0\n"
     assert json.loads(Path(runs.layout.result).read_text())["ended"]
+
+
+def test_an_nfs_client_that_has_looked_for_the_result_finds_it_as_soon_as_another_machine_has_written_it(
+    runs: Runs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client, here, elsewhere = NfsClient(runs.layout.root, monkeypatch), runs.journal(), runs.journal()
+    assert here.claim_attempt(*an_attempt())[0]
+    assert here.find_result() is None
+    with client.written_elsewhere():
+        elsewhere.write_result(a_result())
+    assert not os.path.exists(runs.layout.result), "the kernel remembers that it was not there"
+    assert here.find_result() is not None
+
+
+@pytest.mark.parametrize("looked", [True, False])
+def test_no_attempt_begins_after_a_result_that_an_nfs_client_might_hide(
+    looked: bool, runs: Runs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client, here, elsewhere = NfsClient(runs.layout.root, monkeypatch), runs.journal(), runs.journal()
+    assert here.claim_attempt(*an_attempt())[0]
+    if looked:
+        assert here.find_result() is None
+    assert not os.path.exists(runs.layout.result)
+    with client.written_elsewhere():
+        elsewhere.write_result(a_result())
+    assert here.claim_attempt(*an_attempt(History(attempts=1)))[0] is False
+    assert here.write_result(a_result(7, "node1 was lost")) == (0, "every rank exited 0")
 
 
 def test_the_result_of_a_run_of_which_many_ranks_failed_at_length_has_the_beginnings_of_their_messages(

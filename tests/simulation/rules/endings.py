@@ -78,7 +78,7 @@ class Endings:
         looked_s = run.clock.now - disk.looked_at
         what = f"{agent.name} claims an allocation, and has looked for {disk.looked_for} at last, {looked_s:.2f} s ago"
         require(disk.looked_for == LAYOUT.result and (self._are_hindered or looked_s <= looks_s), what)
-        if self._are_hindered or not run.disk.results or run.scenario.stale_s:
+        if self._are_hindered or not run.disk.results:
             return
         since_s = run.clock.now - run.disk.ended_at
         what = f"{agent.name} claims another allocation {since_s:.2f} s after the end of the run"
@@ -117,7 +117,7 @@ class Endings:
     def check_end(self) -> None:
         """Nobody runs any more: who came when the run was over has read that, and did not wait for anybody."""
         run = self._run
-        if self._are_hindered or not run.disk.results or run.scenario.stale_s:
+        if self._are_hindered or not run.disk.results:
             return
         for agent in run.agents:
             if agent.started_at > run.disk.ended_at and agent.exit_code is not None:
