@@ -25,6 +25,7 @@ HELD = "sbatch: {hold: true}"
 @pytest.mark.variant(of="test_submit_says_so_if_no_controller_answers")
 def test_the_controller_restarts_and_nobody_notices(slurm_door: Door, slurm: Cluster) -> None:
     training = Training.start(slurm_door)
+    slurm.end_slurmctld()  # killed before it writes down that the job runs, it starts that again, and drains its nodes
     slurm.kill("controller")
     slurm.boot("controller")
     wait_until(lambda: set(slurm.node_states().values()) == {"mixed"}, "Slurm is back", otherwise=slurm.controller_log)
@@ -35,6 +36,7 @@ def test_the_controller_restarts_and_nobody_notices(slurm_door: Door, slurm: Clu
 @pytest.mark.variant(of="test_a_node_that_is_back_before_slurm_has_given_it_up_ends_nobodys_run")
 def test_a_node_is_lost_while_the_controller_is_away(slurm_door: Door, slurm: Cluster, record_property: Note) -> None:
     training = Training.start(slurm_door)
+    slurm.end_slurmctld()
     slurm.kill("controller")
     fault = time.time()
     slurm.kill("node3")
