@@ -14,10 +14,10 @@ from hpc_elastic.resolve.merge import merge_sections, without_rivals
 from hpc_elastic.site.config import SiteConfig
 from hpc_elastic.units import format_duration
 
-_OF_THE_SITE = (
-    *("run_root", "template", "network", "scratch", "gpu_request", "memory_request", "srun", "requeue"),
-    "container_runtimes",
-    *("wait_all_nodes", "max_nodes", "max_time"),
+# What a site file says of the site, of all its jobs by `defaults`, or of what a job may not ask for.
+_OF_NO_VALUE = (
+    *("name", "contact", "url", "last_checked", "scheduler", "clusters", "hostnames"),
+    *("defaults", "required", "partitions", "qos"),
 )
 
 
@@ -48,7 +48,7 @@ def find_origins(job: JobSpec, site: SiteConfig) -> Iterator[KeyOrigin]:
         else:
             yield _origin(path, value, "default", ())
     for path, value in _leaves(site):
-        if path[0] in _OF_THE_SITE and _is_given(site, path):
+        if path[0] not in _OF_NO_VALUE and _is_given(site, path):
             yield _origin(("site", *path), value, "site", path)
 
 
