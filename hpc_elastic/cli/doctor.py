@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, NoReturn
 from hpc_elastic.cli.arguments import VerbParser, add_json, terminal_width
 from hpc_elastic.cli.output import write_whole
 from hpc_elastic.errors import UsageError
+from hpc_elastic.scheduler.slurm.allocated import count_nodes
 from hpc_elastic.units import parse_duration
 
 if TYPE_CHECKING:
@@ -111,7 +112,7 @@ def _seconds(text: str) -> float:
 
 def _count(text: str | None, environ: Mapping[str, str]) -> int:
     """Return the number of nodes: what is asked for, else all of the allocation, else two."""
-    given = text or environ.get("SLURM_JOB_NUM_NODES") or str(_NODES)
+    given = text or count_nodes(environ) or str(_NODES)
     if not given.isdecimal() or not given.isascii() or len(given) > 5:
         raise UsageError(f"--nodes is {given!r}, expected a number", tip="--nodes 0 looks at this machine only")
     return int(given)

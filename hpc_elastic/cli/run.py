@@ -21,6 +21,7 @@ from hpc_elastic.cli.torchrun_options import (
     read_torchrun_options,
 )
 from hpc_elastic.errors import AllocationError, UsageError
+from hpc_elastic.scheduler.slurm.allocated import count_nodes, count_parts
 from hpc_elastic.scheduler.slurm.step import count_tasks, find_job_id
 from hpc_elastic.shipped import PACKAGE_DIRECTORY
 
@@ -154,13 +155,13 @@ def check_allocation(plan: LaunchPlan, allocation: str | None, environ: Mapping[
             f"the site {plan.site} needs an allocation, and this is not inside one",
             tip="use salloc first, or `hpc-elastic submit`, or --site local",
         )
-    if parts := environ.get("SLURM_HET_SIZE"):  # of such a job srun starts nothing as we call it
+    if parts := count_parts(environ):  # of such a job srun starts nothing as we call it
         raise AllocationError(
             f"job {allocation} is a heterogeneous job of {parts} parts, expected a job of one",
             tip="allocate without `:` and `hetjob`; `roles` in a job file runs several programs in one ordinary job",
         )
-    nodes = environ.get("SLURM_JOB_NUM_NODES", "")
-    if nodes.isdigit() and int(nodes) < plan.nodes.min:
+    nodes = count_nodes(environ)
+    if nodes is not None and nodes.isdigit() and int(nodes) < plan.nodes.min:
         raise AllocationError(
             f"job {allocation} has {nodes} nodes, the run needs at least {plan.nodes.min}",
             tip="allocate more, or lower --nodes",
@@ -169,7 +170,7 @@ def check_allocation(plan: LaunchPlan, allocation: str | None, environ: Mapping[
 
 def _options(arguments: Namespace, environ: Mapping[str, str]) -> dict[str, str]:
     """Return the keys of a job file that the options stand for, with values in YAML."""
-    nodes = arguments.nodes or environ.get("SLURM_JOB_NUM_NODES")
+    nodes = arguments.nodes or count_nodes(environ)
     nproc = arguments.nproc_per_node and count_workers(arguments.nproc_per_node, os.environ)
     given = {
         "name": arguments.name,

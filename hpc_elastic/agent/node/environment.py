@@ -1,4 +1,7 @@
-"""Computes each worker's environment variables, its working directory and what it runs; pure."""
+"""Computes each worker's environment variables, its working directory and what it runs.
+
+Besides its arguments it takes the id of this process, by which the agent's workers are known.
+"""
 
 from __future__ import annotations
 

@@ -28,6 +28,7 @@ from hpc_elastic.doctor.probes.answers import (
 from hpc_elastic.doctor.probes.bounded import run_program
 from hpc_elastic.plan.references import expand_references
 from hpc_elastic.processes import living_processes, read_environment
+from hpc_elastic.scheduler.slurm.step import find_job_number
 
 _FOLDER_LIMIT_S = 15.0
 _SCRATCH_LIMIT_S = 8.0
@@ -97,7 +98,8 @@ def see_leftovers(own_job: str) -> LeftoversSeen:
         run_dir = run_of(environ)
         if run_dir is None:
             continue
-        job_id = next((each[13:].decode() for each in environ.split(b"\0") if each.startswith(b"SLURM_JOB_ID=")), "")
+        variables = (entry.partition("=") for entry in environ.decode(errors="replace").split("\0"))
+        job_id = find_job_number({name: value for name, _, value in variables})
         if not job_id or job_id != own_job:
             found.append(Leftover(pid=process.pid, run_dir=run_dir, job_id=job_id))
     return LeftoversSeen(processes=tuple(found[:_MOST_LEFTOVERS]))
