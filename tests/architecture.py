@@ -124,11 +124,11 @@ NEVER_LOADS = {
     "hpc_elastic.cli": "torch submitit agent membership worker",
     "hpc_elastic.doctor.node": "job site resolve render observe api cli torch yaml pydantic jinja2 rich submitit",
 }
-# Arguments in, value out: no clock, environment, files, sockets, processes.
+# Arguments in, value out: no clock, environment, files, sockets, processes. So are modules whose first line says it.
 PURE = (
     *("hpc_elastic.errors", "hpc_elastic.units", "hpc_elastic.hostlist", "hpc_elastic.codec"),
     *("hpc_elastic.job_ids", "hpc_elastic.rank_set", "hpc_elastic.printable", "hpc_elastic.failures"),
-    *("hpc_elastic.moving_in", "hpc_elastic.plan", "hpc_elastic.rundir.layout"),
+    *("hpc_elastic.moving_in", "hpc_elastic.plan", "hpc_elastic.resolve", "hpc_elastic.rundir.layout"),
     *("hpc_elastic.rundir.records", "hpc_elastic.rundir.states"),
     *("hpc_elastic.rundir.submissions", "hpc_elastic.useful_time.division", "hpc_elastic.useful_time.history"),
     *(
@@ -171,7 +171,23 @@ _PURE_PARTS = {
     "os.path": re.compile("abspath|basename|commonpath|dirname|isabs|join|normpath|relpath|split|splitext"),
     "signal": re.compile("SIG[A-Z0-9]+|Signals"),
 }
+IMPURE_OWN = ("hpc_elastic.clock", "hpc_elastic.memory", "hpc_elastic.processes")
 CLOCKS = frozenset({"now", "utcnow", "today"})
+SLURMS_VARIABLE = re.compile(r"(SLURMD?_[A-Z_]+)=?")
+# Slurm's own language, besides its folder: what a shell passes on, old scripts, messages, and programs for Slurm alone.
+NAME_SLURMS_VARIABLES = (
+    *("hpc_elastic.scheduler", "hpc_elastic.job_ids", "hpc_elastic.plan.container", "hpc_elastic.moving_in"),
+    *("hpc_elastic.api.template_lint", "hpc_elastic.integrations.submitit"),
+)
+TIMING = "hpc_elastic.membership.timing"
+# How often people are told something, when a save has to end, and how far apart clocks that people read may be.
+TIMES_WITHOUT_SAFETY = {
+    "hpc_elastic.membership.admission": ("CLOCKS_DIFFER_S",),
+    "hpc_elastic.membership.barriers": ("SAY_WAITING_EVERY_S",),
+    "hpc_elastic.membership.gathering": ("SAY_MISSING_EVERY_S",),
+    "hpc_elastic.membership.node_news": ("CROWD_S",),
+    "hpc_elastic.membership.requeue": ("LEAST_RESERVE_S", "MOST_RESERVE_S"),
+}
 
 LONG_MODULE = 450  # a warning
 LONGEST_MODULE = 700
@@ -245,9 +261,11 @@ def imported_modules(module: Module, modules: Mapping[str, Module]) -> Iterator[
 
 
 def layer_of(name: str) -> str:
-    while name not in LAYERS:
-        name = name.rpartition(".")[0]
-    return LAYERS[name]
+    """Return the layer of a module; empty for one of a package that has no row in LAYERS."""
+    row = name
+    while row not in LAYERS:
+        row = row.rpartition(".")[0]
+    return "" if LAYERS[row] == "base" and name.count(".") > 1 else LAYERS[row]
 
 
 def is_below(name: str, prefix: str) -> bool:
@@ -268,13 +286,27 @@ def reached(start: str, modules: Mapping[str, Module]) -> dict[str, str]:
     return by
 
 
+def find_unplaced(modules: Mapping[str, Module]) -> Iterator[str]:
+    """Yield the packages that no table here has a place for, so that no rule on imports would hold them."""
+    for module in modules.values():
+        if not module.is_package or module.name == "hpc_elastic":
+            continue
+        if module.name.count(".") == 1 and module.name not in LAYERS:
+            yield f"{module.name} is in no layer: give it a row in LAYERS and one in MAY_IMPORT"
+        if module.name.startswith("hpc_elastic.agent.") and _agent_floor(module.name) not in AGENT_FLOORS:
+            yield f"{module.name} is on no floor of the agent: give it a row in AGENT_FLOORS"
+
+
 def find_layer_breaks(modules: Mapping[str, Module]) -> Iterator[str]:
     for module in modules.values():
         layer = layer_of(module.name)
+        if not layer:  # `find_unplaced` names its package
+            continue
         allowed = {layer, *MAY_IMPORT[layer].split()}
         for other, line in imported_modules(module, modules):
             if other != "hpc_elastic" and layer_of(other) not in allowed:
-                yield f"{module.name}:{line} imports {other}: {layer} may import {MAY_IMPORT[layer] or 'nothing'} only"
+                only = f"{MAY_IMPORT[layer]} only" if MAY_IMPORT[layer] else "nothing of the package"
+                yield f"{module.name}:{line} imports {other}: {layer} may import {only}"
 
 
 def find_floor_breaks(modules: Mapping[str, Module]) -> Iterator[str]:
@@ -284,8 +316,8 @@ def find_floor_breaks(modules: Mapping[str, Module]) -> Iterator[str]:
             continue
         for other, line in imported_modules(module, modules):
             if _agent_floor(other) not in {"", floor, *AGENT_FLOORS[floor].split()}:
-                below = AGENT_FLOORS[floor] or "nothing of the agent"
-                yield f"{module.name}:{line} imports {other}: agent.{floor} may import {below} only"
+                only = f"{AGENT_FLOORS[floor]} only" if AGENT_FLOORS[floor] else "nothing of the agent"
+                yield f"{module.name}:{line} imports {other}: agent.{floor} may import {only}"
 
 
 def _agent_floor(name: str) -> str:
@@ -304,32 +336,69 @@ def find_strangers(modules: Mapping[str, Module]) -> Iterator[str]:
 
 
 def find_wrong_loads(modules: Mapping[str, Module]) -> Iterator[str]:
+    """Yield each import that makes modules load what they never do, once, however many do by it."""
+    found: dict[tuple[str, str, str, str], list[str]] = {}
     for prefix, words in NEVER_LOADS.items():
         forbidden = set(words.split())
         for start in (name for name in modules if is_below(name, prefix)):
             by = reached(start, modules)
             for name, importer in by.items():
                 strangers = {imported.split(".")[0] for imported in modules[name].imports}
-                for word in forbidden & {layer_of(name), *strangers}:
-                    yield f"{start} loads {name} (through {importer}), and with it {word}, which {prefix} never loads"
+                for word in sorted(forbidden & {layer_of(name), *strangers}):
+                    found.setdefault((prefix, name, importer, word), []).append(start)
+    for (prefix, name, importer, word), starts in found.items():
+        more = f" and {len(starts) - 1} more" if len(starts) > 1 else ""
+        yield f"{starts[0]}{more} loads {name} (through {importer}), and with it {word}, which {prefix} never loads"
+
+
+def says_it_is_pure(module: Module) -> bool:
+    """Return whether the first line of a module's docstring says so."""
+    return re.search(r"\bpure\b", (ast.get_docstring(module.tree) or "").partition("\n")[0]) is not None
 
 
 def find_impurities(module: Module) -> Iterator[str]:
     for name, line in module.imports.items():
-        if name.split(".")[0] in IMPURE_MODULES:
+        owner, _, part = name.rpartition(".")
+        is_impure = name.split(".")[0] in IMPURE_MODULES or any(is_below(name, each) for each in IMPURE_OWN)
+        if is_impure or (owner in _PURE_PARTS and not _PURE_PARTS[owner].fullmatch(part)):
             yield f"{module.name}:{line} imports {name}: the module is pure"
     for node in ast.walk(module.tree):
-        if (
-            isinstance(node, ast.Call)
-            and isinstance(node.func, ast.Name)
-            and node.func.id in ("open", "input", "print")
-        ):
-            yield f"{module.name}:{node.lineno} calls {node.func.id}: the module is pure"
+        if isinstance(node, ast.Call):
+            function = node.func
+            called = function.id if isinstance(function, ast.Name) else ""
+            if called in ("open", "input", "print"):
+                yield f"{module.name}:{node.lineno} calls {called}: the module is pure"
+            elif isinstance(function, ast.Attribute) and function.attr in CLOCKS:
+                yield f"{module.name}:{node.lineno} reads the clock: the module is pure"
         elif isinstance(node, ast.Attribute) and (owner := ast.unparse(node.value)) in _PURE_PARTS:
-            if not _PURE_PARTS[owner].fullmatch(node.attr):
-                yield f"{module.name}:{node.lineno} uses {owner}.{node.attr}: the module is pure"
-        elif isinstance(node, ast.Attribute) and node.attr in CLOCKS and ast.unparse(node.value).startswith("date"):
-            yield f"{module.name}:{node.lineno} reads the clock: the module is pure"
+            part = node.attr
+            if not _PURE_PARTS[owner].fullmatch(part):
+                yield f"{module.name}:{node.lineno} uses {owner}.{part}: the module is pure"
+
+
+def find_slurms_variables(modules: Mapping[str, Module]) -> Iterator[str]:
+    """Yield each place outside of the folders of schedulers that has the name of a variable which Slurm sets."""
+    for module in modules.values():
+        if any(is_below(module.name, place) for place in NAME_SLURMS_VARIABLES):
+            continue
+        for node in ast.walk(module.tree):
+            if not isinstance(node, ast.Constant) or not isinstance(node.value, (str, bytes)):
+                continue
+            text = node.value if isinstance(node.value, str) else node.value.decode("latin-1")
+            if found := SLURMS_VARIABLE.fullmatch(text):
+                yield f"{module.name}:{node.lineno} names {found[1]}: what Slurm sets is read in scheduler.slurm"
+
+
+def find_stray_times(modules: Mapping[str, Module]) -> Iterator[str]:
+    """Yield the constants of time of membership outside of its module for them."""
+    for module in modules.values():
+        if not is_below(module.name, "hpc_elastic.membership") or module.name == TIMING:
+            continue
+        for node in module.tree.body:
+            targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
+            for name in (each.id for each in targets if isinstance(each, ast.Name) and TIME.fullmatch(each.id)):
+                if name not in TIMES_WITHOUT_SAFETY.get(module.name, ()):
+                    yield f"{module.name}:{node.lineno} {name}: a time that safety rests on stands in {TIMING}"
 
 
 def find_cycle(modules: Mapping[str, Module]) -> list[str] | None:
