@@ -220,6 +220,25 @@ def test_the_guard_of_the_head_is_told_when_the_oldest_answer_is_a_lease_old() -
     assert LEASE_S / 2 < script.head.fence_deadline() - script.now < LEASE_S
 
 
+def test_the_head_looks_at_the_moment_in_which_the_oldest_answer_is_a_lease_old() -> None:
+    """Who has its answers could succeed it from then on; the next look of those that it makes anyhow is later."""
+    script = running()
+    for script.now in (1.1, 1.2):  # by the second beat they say that they have the answer to the first
+        for node_id in (1, 2, 3):
+            script.beats += 1
+            script.say(node_id, Beat(number=script.beats, heard=script.heard.get(node_id, 0)))
+            script.heard[node_id] = script.beats
+    script.beating.clear()
+    deadline = pytest.approx(1.1 + LEASE_S)
+    looks = []
+    while not looks or looks[-1] < 1.05 + LEASE_S:
+        script.now = script.head.next_tick()
+        script.head.tick(script.now)
+        looks.append(script.now)
+    assert looks[-1] == deadline
+    assert looks[-1] - looks[-2] < LEASE_S / 12
+
+
 def test_the_guard_of_the_head_is_told_to_hurry_when_a_member_fell_silent() -> None:
     script = running()
     script.pass_time(30)
@@ -911,6 +930,15 @@ def test_a_member_that_left_a_gathering_again_is_counted_once() -> None:
     script.join(1, 2)
     script.lose(2)
     assert the_claim([*script.join(3), *script.pass_time(19)]).claim.spend.node_losses == 3  # node0, node2
+
+
+def test_a_member_that_left_a_gathering_and_came_back_is_not_lost() -> None:
+    script = succeeding(succession(is_dead=True))
+    script.join(1, 2)
+    script.lose(2)
+    claim = the_claim(script.join(2, 3)).claim
+    assert claim.members == ("node1", "node2", "node3")
+    assert claim.spend.node_losses == 2, "the history has one, and node0 is lost"
 
 
 def test_spares_have_a_moment_to_come_to_a_successor_that_has_room() -> None:

@@ -7,6 +7,7 @@ import asyncio
 import contextlib
 import fcntl
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -81,6 +82,14 @@ def test_kills_the_workers_if_the_agent_is_gone(guarded: Guarded, spawn: Spawn, 
     assert worker.wait(20) == -signal.SIGKILL
     assert wait_until_gone(guarded.pid)
     assert is_running(neighbour.pid)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="users may lock little memory")
+def test_the_guards_memory_stays_where_it_is(guarded: Guarded) -> None:
+    """A node whose memory is full may have to read from a disk what has been moved out, or cannot."""
+    wait_until(guarded.is_idle, "the guard is ready")
+    sizes = dict(re.findall(r"^(Vm\w+):\s+(\d+) kB", Path(f"/proc/{guarded.pid}/status").read_text(), re.M))
+    assert int(sizes["VmLck"]) > int(sizes["VmRSS"]) / 2
 
 
 def test_spares_what_is_left_if_the_agent_says_bye(guarded: Guarded, spawn: Spawn, tmp_path: Path) -> None:

@@ -8,13 +8,21 @@ from typing import Any, Literal
 
 import pytest
 
-from hpc_elastic.agent.node.environment import NodeFacts, worker_directory, worker_environment, worker_target
+from hpc_elastic.agent.node.environment import (
+    NodeFacts,
+    worker_directory,
+    worker_environment,
+    worker_target,
+    world_variables,
+)
 from hpc_elastic.agent.system.processes import agent_id
+from hpc_elastic.cpu_binding import CPUS_VARIABLE
 from hpc_elastic.errors import AllocationError
 from hpc_elastic.membership.messages import Assign
 from hpc_elastic.plan.launch_plan import LaunchPlan, NetworkPlan, ResourcesPlan
 from hpc_elastic.plan.roles import EntrypointPlan
 from hpc_elastic.rundir.records import Endpoint
+from hpc_elastic.worker.own_variables import OWN
 from tests.plans import make_role, make_run_plan
 
 FACTS = NodeFacts(node="node2", role=make_role(), gloo_interface="eth0")
@@ -184,6 +192,26 @@ def test_nccl_gets_an_interface_only_if_the_site_says_one() -> None:
     assert "NCCL_SOCKET_IFNAME" not in environment()
     site = NetworkPlan(nccl_socket_ifname="ib0,ib1")
     assert environment(plan(network=site))["NCCL_SOCKET_IFNAME"] == "ib0,ib1"
+
+
+def test_a_fork_server_watches_every_variable_that_differs_from_worker_to_worker_or_in_the_next_attempt() -> None:
+    """What it keeps of one at an import, every fork would have."""
+    facts = replace(FACTS, cpus=("0-1", "2-3", "4-5", "6-7"))
+    moved = replace(
+        ASSIGN,
+        attempt=4,
+        group_rank=0,
+        group_world_size=3,
+        first_rank=0,
+        workers=3,
+        world_size=9,
+        first_role_rank=0,
+        role_world_size=9,
+        master=Endpoint(address="10.0.0.2", port=25001),
+    )
+    one, other = world_variables(plan(), ASSIGN, facts, 1), world_variables(plan(), moved, facts, 2)
+    differ = {name for name in one if one[name] != other[name]}
+    assert differ - {CPUS_VARIABLE} == OWN, "what binds a worker is ours, and read before anything is imported"
 
 
 def test_debug_sets_torchs_own_variables() -> None:
