@@ -172,7 +172,7 @@ def test_programs_and_files_of_the_tests_that_pages_name_are_there(page: Path) -
     for module in re.findall(r"python3? -m ((?:tests|benchmarks)[\w.]*\w)", text):
         path = REPOSITORY / module.replace(".", "/")
         assert path.with_suffix(".py").exists() or (path / "__main__.py").exists(), module
-    for name in re.findall(r"(?<![\w/.(])((?:tests|benchmarks|hpc_elastic)/[\w/]+\.\w+)", text):
+    for name in re.findall(r"(?<![\w/.(])((?:tests|benchmarks|hpc_elastic)/[\w/]+(?:\.\w+)+)", text):
         assert (REPOSITORY / name).exists(), name
 
 

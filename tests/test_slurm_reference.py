@@ -34,7 +34,9 @@ def tables() -> dict[str, dict[str, list[str]]]:
         rows = [
             [cell.strip() for cell in line.split("|")[1:-1]] for line in section.splitlines() if line.startswith("|")
         ]
-        if rows and tuple(rows[0][1:]) == RELEASES:
+        is_of_releases = bool(rows) and all(re.fullmatch(r"\d\d\.\d\d", cell) for cell in rows[0][1:])
+        if is_of_releases:
+            assert tuple(rows[0][1:]) == RELEASES, f"RELEASES of this file are not those of {section.splitlines()[0]}"
             names = [re.fullmatch(r"`(.+)`", row[0]) for row in rows[2:]]
             assert all(names), section
             found[section.splitlines()[0]] = {

@@ -1,4 +1,4 @@
-"""The table of schedulers, with a row for each; everything specific to one scheduler is in its folder.
+"""The table of schedulers, with a row for each; what is submitted, asked and read by each is in its folder.
 
 A folder has three modules, each with the functions of a protocol in `scheduler.protocol`:
 
