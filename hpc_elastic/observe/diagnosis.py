@@ -40,6 +40,16 @@ class MissingResult:
     is_certain: bool
 
 
+# Of a run all of whose ranks have exited 0, whatever has ended its job and its agents after that.
+FINISHED = MissingResult(
+    state=RunState.SUCCEEDED,
+    reason="succeeded",
+    exit_code=ExitCode.SUCCESS,
+    cause="every rank exited 0",
+    is_certain=False,
+)
+
+
 def decide_state(facts: Facts, job: JobStatus | None) -> RunState:
     """Decide the run's state: from its result if there is one, else from the scheduler, else from the claims.
 

@@ -12,12 +12,15 @@ from hpc_elastic.codec import Json, from_json, to_json
 from hpc_elastic.errors import FileSystemError, RunDirectoryError
 from hpc_elastic.observe.diagnosis import MissingResult
 from hpc_elastic.observe.facts import Facts, latest_change
+from hpc_elastic.plan.launch_plan import parse_plan
 from hpc_elastic.printable import printable_line
 from hpc_elastic.rundir import store
 from hpc_elastic.rundir.complaint import last_script_lines
+from hpc_elastic.rundir.finished import find_finished_world
 from hpc_elastic.rundir.full_disk import describe_cure, is_for_want_of_space
 from hpc_elastic.rundir.layout import RunLayout
-from hpc_elastic.rundir.records import RunResultRecord, TimeSpent, utc_text
+from hpc_elastic.rundir.records import RunResultRecord, RunState, TimeSpent, utc_text
+from hpc_elastic.rundir.return_values import with_runs_values
 from hpc_elastic.scheduler.slurm.srun_errors import (
     SCRIPT_BEGINS,
     describe_unstarted,
@@ -91,6 +94,13 @@ def count_starts(script_output: str) -> int:
     return 0
 
 
+def has_finished(layout: RunLayout, attempt: int) -> bool:
+    """Return whether every rank of the run's latest attempt has exited 0, by the records of its nodes."""
+    with contextlib.suppress(RunDirectoryError):
+        return find_finished_world(layout, attempt) is not None
+    return False
+
+
 def is_scancelled(script_output: str) -> bool:
     """Return whether the batch script's output tells that the job was signalled with `scancel`."""
     return tells_of_scancel(last_script_lines(script_output))
@@ -115,6 +125,10 @@ def file_system_now(layout: RunLayout) -> float:
 
 def _make(layout: RunLayout, facts: Facts, missing: MissingResult, ended: float) -> Json:
     result = _result(facts, missing, ended)
+    if missing.state is RunState.SUCCEEDED:
+        with contextlib.suppress(RunDirectoryError, OSError), open(layout.plan, encoding="utf-8") as file:
+            plan, attempt = parse_plan(file.read()), result.attempts  # which says whose ranks return something
+            result = with_runs_values(plan, layout, result, lambda: find_finished_world(layout, attempt))
     spent = read_useful_time(layout, result=to_json(result)).to_json()
     return to_json(replace(result, useful_time=from_json(TimeSpent, spent)))
 

@@ -230,7 +230,7 @@ def test_the_head_looks_at_the_moment_in_which_the_oldest_answer_is_a_lease_old(
             script.heard[node_id] = script.beats
     script.beating.clear()
     deadline = pytest.approx(1.1 + LEASE_S)
-    looks = []
+    looks: list[float] = []
     while not looks or looks[-1] < 1.05 + LEASE_S:
         script.now = script.head.next_tick()
         script.head.tick(script.now)

@@ -6,6 +6,7 @@ import errno
 import json
 import os
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +15,11 @@ import pytest
 from hpc_elastic.errors import FileSystemError
 from hpc_elastic.observe.diagnosis import SETTLE_S
 from hpc_elastic.observe.watch import PATIENCE_S, QuestionPace, RunWatch, watch
+from hpc_elastic.plan.launch_plan import dump_plan
+from hpc_elastic.plan.roles import EntrypointPlan
 from hpc_elastic.rundir.complaint import complaint
 from hpc_elastic.rundir.layout import RunLayout
+from hpc_elastic.rundir.records import WorkerState
 from hpc_elastic.rundir.states import RunState
 from hpc_elastic.scheduler.protocol import JobState, JobStatus
 from tests.observe.builders import RunBuilder, refuse_writes
@@ -142,6 +146,47 @@ def test_silent_agents_get_sixty_seconds(tmp_path: Path) -> None:
     assert states[:6] == [RunState.RUNNING] * 6
     assert states[6:] == [RunState.FAILED] * 2
     assert (read(run.layout.result)["attempts"], read(run.layout.result)["nodes"]) == (1, ["node1", "node2"])
+
+
+@pytest.mark.parametrize("state", [JobState.NODE_FAIL, JobState.CANCELLED, JobState.TIMEOUT, JobState.FAILED])
+@pytest.mark.parametrize("is_named", [True, False], ids=["", "the head died before the roster had its name"])
+def test_a_run_whose_ranks_have_all_exited_0_has_succeeded_whatever_ended_its_job(
+    tmp_path: Path, state: JobState, is_named: bool
+) -> None:
+    run = RunBuilder(tmp_path / "run").submit().allocate().open_attempt(1)
+    run.open_attempt(2, restarts=1, roles={"default": 2})
+    for node in ("node1", "node2"):
+        run.end_node(2, node, state=WorkerState.SUCCEEDED)
+    if not is_named:
+        os.rename(run.layout.world(2), run.layout.proposed_world(2, "node1"))
+    make_old(run.layout)
+    assert RunWatch(run.layout, TellingScheduler(state)).look().state is RunState.SUCCEEDED
+    result = read(run.layout.result)
+    assert (result["exit_code"], result["reason"], result["cause"]) == (0, "succeeded", "every rank exited 0")
+    assert (result["attempts"], result["restarts"], result["return_values"]) == (2, 1, {})
+
+
+def test_the_result_of_a_function_whose_ranks_have_all_returned_names_what_they_returned(tmp_path: Path) -> None:
+    run = RunBuilder(tmp_path / "run").submit().allocate().open_attempt(1)
+    (role,) = run.plan.roles
+    function = replace(role, entrypoint=EntrypointPlan(kind="function", target="train"))
+    Path(run.layout.plan).write_text(dump_plan(replace(run.plan, roles=(function,))))
+    for node in ("node1", "node2"):
+        run.end_node(1, node, state=WorkerState.SUCCEEDED)
+    make_old(run.layout)
+    RunWatch(run.layout, TellingScheduler(JobState.NODE_FAIL)).look()
+    values = read(run.layout.result)["return_values"]
+    assert values == {str(rank): f"attempts/0001/ranks/{rank:05}/return_value.pkl" for rank in range(4)}
+
+
+@pytest.mark.parametrize("last", [WorkerState.STOPPED, WorkerState.FAILED, None])
+def test_a_run_of_which_one_node_has_not_finished_has_not_succeeded(tmp_path: Path, last: WorkerState | None) -> None:
+    run = RunBuilder(tmp_path / "run").submit().allocate().open_attempt(1)
+    run.end_node(1, "node1", state=WorkerState.SUCCEEDED)
+    if last is not None:
+        run.end_node(1, "node2", state=last)
+    make_old(run.layout)
+    assert RunWatch(run.layout, TellingScheduler(JobState.NODE_FAIL)).look().state is RunState.FAILED
 
 
 @pytest.mark.parametrize(("number", "is_over"), [(errno.ENOSPC, True), (errno.EDQUOT, True), (errno.EACCES, False)])

@@ -9,6 +9,7 @@ from typing import TypeVar
 from hpc_elastic.codec import DecodeError, from_json
 from hpc_elastic.errors import RunDirectoryError
 from hpc_elastic.membership.succession import Records
+from hpc_elastic.rundir.finished import counting_parts
 from hpc_elastic.rundir.layout import RunLayout
 from hpc_elastic.rundir.records import (
     AllocationClaim,
@@ -232,15 +233,8 @@ class ClaimChain:
         )
 
     def is_finished(self, world: World) -> bool:
-        """Return whether the records of a world's nodes say that every worker exited 0.
-
-        The records of a role are those of the attempt in which it was started last. A role whose failures are ignored
-        does not count, unless there is no other role.
-        """
-        attempts = {role.role: role.attempt for role in world.roles}
-        ignored = {role.role for role in world.roles if role.restart == "ignore"}
-        counting = [node for node in world.nodes if node.role not in ignored] or world.nodes
-        return all(self._has_succeeded(attempts[node.role], node.node) for node in counting)
+        """Return whether the records of a world's nodes say that every worker that counts has exited 0."""
+        return all(self._has_succeeded(attempt, node) for attempt, node in counting_parts(world))
 
     def node_result(self, attempt: int, node: str) -> NodeResult | None:
         """Return the record that a node has written of its part in an attempt, None if there is none."""

@@ -22,7 +22,6 @@ from hpc_elastic.agent.records.requests import (
     stop_at_once,
     with_id,
 )
-from hpc_elastic.agent.records.return_values import with_nodes_values, with_runs_values
 from hpc_elastic.codec import from_json, to_json
 from hpc_elastic.errors import FileSystemError, RunDirectoryError
 from hpc_elastic.membership.decisions import History
@@ -43,6 +42,7 @@ from hpc_elastic.rundir.records import (
     World,
     utc_text,
 )
+from hpc_elastic.rundir.return_values import with_nodes_values, with_runs_values
 from hpc_elastic.rundir.saved_states import remove_incomplete_saves, remove_saves, why_incomplete
 from hpc_elastic.rundir.shared_lines import append_shared_line
 from hpc_elastic.rundir.state_records import KeptState, SaveManifest
