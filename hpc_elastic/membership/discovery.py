@@ -448,8 +448,9 @@ class HeadDiscovery:
                 return [ReadRecords(needs_world=True)]
             if records.world is not None:
                 attempt = _attempt_of(records.world, self._settings.node)
-                is_member = lost.node == records.world.head and 0 < lost.attempt == attempt
-                ends_job = is_left_to_readers(result, records.world, lost, is_member=is_member)
+                is_spare = any(spare.node == self._settings.node for spare in records.world.spares)
+                was_there = lost.node == records.world.head and (is_spare or 0 < lost.attempt == attempt)
+                ends_job = is_left_to_readers(result, records.world, lost, was_there=was_there)
         return self._leave(result.cause, result.exit_code, ends_job=ends_job)
 
     def _leave(

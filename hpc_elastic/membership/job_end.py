@@ -95,7 +95,7 @@ class JobEnd:
         return tuple(dict.fromkeys([*nodes[:1], *second, *nodes[1:2], *nodes[-1:], *nodes]))[:MOST_ENDERS]
 
 
-def is_left_to_readers(result: RunResultRecord, world: World, lost: LostHead, *, is_member: bool) -> bool:
+def is_left_to_readers(result: RunResultRecord, world: World, lost: LostHead, *, was_there: bool) -> bool:
     """Return whether an agent that learns from the run directory that the run is over has to end the Slurm job.
 
     The head that wrote the result may be gone before it has told anybody. Another agent may have been told, and ends
@@ -105,11 +105,11 @@ def is_left_to_readers(result: RunResultRecord, world: World, lost: LostHead, *,
         result: the run's result.
         world: the latest one.
         lost: the head that this agent has lost.
-        is_member: that head had opened this world with this agent in it.
+        was_there: that head had opened this world while this agent was with it, in the world or as a spare.
     """
     if result.written_by == world.launch_node:
         return False
-    job_end = JobEnd(world, lost if is_member else None)
+    job_end = JobEnd(world, lost if was_there else None)
     return job_end.is_known_lost
 
 

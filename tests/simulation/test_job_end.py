@@ -91,3 +91,15 @@ def test_an_agent_that_finds_the_result_does_if_the_head_is_lost_before_it_has_t
     assert run.disk.results[0].written_by == "node1"
     assert not run.agent("node1").is_powered
     assert names_of_enders(run) == ["node2", "node3"]
+
+
+@pytest.mark.parametrize("at", [7.0, 7.2, 7.4])
+def test_a_spare_that_finds_the_result_does_if_the_head_is_lost_before_it_has_told_anybody(at: float) -> None:
+    """It has had no part in any attempt, but it was with the head that is lost when that opened the latest one."""
+    role = Role(name="trainer", restart="restart_all", nodes_min=1, nodes_max=2, workers=(1,), work_s=6.0)
+    faults = Fault(what="kill_writer"), Fault(what="power_off", node=0, at=at)
+    run = SimulatedRun(Scenario(seed=8, roles=(role,), nodes=3, lease_s=3.0, disk_s=(0.2,), faults=faults))
+    run.play()
+    assert [result.written_by for result in run.disk.results] == ["node1"]
+    assert run.agent("node1").was_killed
+    assert names_of_enders(run) == ["node2"]
