@@ -118,11 +118,13 @@ def _in_run_directory(plan: LaunchPlan, place: Allocation) -> tuple[str, str]:
 def _probe_scratch(
     children: ChildPrograms, plan: LaunchPlan, place: Allocation, environ: Mapping[str, str], limit_s: float
 ) -> str | None:
+    given = environ.get("TMPDIR", "")
     try:
-        directory = expand_references(plan.scratch, environ) if plan.scratch else environ.get("TMPDIR") or "/tmp"
+        directory = expand_references(plan.scratch, environ) if plan.scratch else given or "/tmp"
     except BadReferenceError as error:
         return str(error)
-    return _probe(children, directory, f".hpc-elastic-{plan.run}-{place.node}", limit_s, is_shared=False)
+    problem = _probe(children, directory, f".hpc-elastic-{plan.run}-{place.node}", limit_s, is_shared=False)
+    return f"TMPDIR: {problem}" if problem and given and not plan.scratch else problem
 
 
 def _probe(children: ChildPrograms, directory: str, name: str, limit_s: float, *, is_shared: bool) -> str | None:

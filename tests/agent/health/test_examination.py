@@ -121,6 +121,11 @@ def test_scratch_is_where_the_site_says(tmp_path: Path) -> None:
     assert problem == f"scratch: {tmp_path}/17 cannot be written: No such file or directory"
 
 
+def test_scratch_that_a_variable_names_is_told_with_the_variable(tmp_path: Path) -> None:
+    problem = find(a_plan(run_dir=str(tmp_path)), {"TMPDIR": f"{tmp_path}/gone"}, "scratch")
+    assert problem == f"scratch: TMPDIR: {tmp_path}/gone cannot be written: No such file or directory"
+
+
 def test_a_variable_in_scratch_that_is_not_set_is_a_problem(tmp_path: Path) -> None:
     problem = find(a_plan(run_dir=str(tmp_path), scratch="/local/${NO_SUCH_VARIABLE}"), {}, "scratch")
     assert problem is not None
