@@ -162,6 +162,7 @@ class SimulatedTelemetry:
         elif isinstance(action, DiscoverHead):
             run.rules.searches(agent)
             run.conduct.searches(agent)
+            run.fences.searches(agent)
             agent.parted_at = agent.searched_at = run.clock.now
         elif isinstance(action, Leave):
             if action.flush is not None:

@@ -92,6 +92,23 @@ class Fences:
         is_so = not is_goodbye or left_s >= least_s - EXACT_S or agent.process.has_ever_frozen
         require(is_so, f"{what}, and has {left_s:.3f} s to kill its own workers, not {least_s:.3f}")
 
+    def searches(self, agent: Agent) -> None:
+        """A member has lost its head: what that knows of the member's contact, it counts its own lease from.
+
+        Were it later than the contact, another one could succeed while this head's workers run.
+        """
+        head = agent.member._allegiance.head
+        if head == agent.name:  # there is no lease
+            return
+        contact = agent.clock.moment_of(agent.member._lease.contact)
+        for other in self._run.everybody:
+            if (other.name, other.start_number) != (head, agent.start_number) or other.headquarters is None:
+                continue
+            entry = other.headquarters._head._roster.get(agent.name)
+            acked = -NEVER if entry is None else other.clock.moment_of(entry.lease.acked)
+            what = f"{agent.name} has heard {head} at {contact:.3f} s at last"
+            require(acked <= contact + EXACT_S, f"{what}, and that takes it for {acked:.3f} s")
+
     def tells(self, agent: Agent, head: Any, node: str, stop: Stop) -> None:
         """A head tells a member to stop its workers.
 
