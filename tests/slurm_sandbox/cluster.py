@@ -78,11 +78,24 @@ class Cluster(Sandbox):
             text = re.sub(rf"^{name}=.*\n", "", text, flags=re.MULTILINE) + f"{name}={value}\n"
         try:
             path.write_text(text)
-            self.run("scontrol", "reconfigure")
+            self.reconfigure()
             yield
         finally:
             path.write_text(before)
-            self.run("scontrol", "reconfigure")
+            self.reconfigure()
+
+    def reconfigure(self) -> None:
+        """Has the daemons read slurm.conf again.
+
+        Once in some hundred times slurmctld (24.11) does not come back from that, and answers nobody any more: then its
+        machine is switched off and on again, and what it has written of its jobs is as old as that.
+        """
+        if self.run("scontrol", "reconfigure", check=False).returncode == 0:
+            return
+        if self.run("squeue", check=False).returncode:
+            self.kill(CONTROLLER)
+            self.boot(CONTROLLER)
+        self.run("squeue")
 
     @contextlib.contextmanager
     def mounted(self, machine: str, source: str | os.PathLike[str], target: str | os.PathLike[str]) -> Iterator[None]:

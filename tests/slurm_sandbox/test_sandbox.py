@@ -258,6 +258,13 @@ def test_a_node_that_was_set_down_is_back_at_once_for_the_next_test(slurm: Clust
     assert time.monotonic() - begin < 15
 
 
+@pytest.mark.variant(of="test_reaches_a_node_again_if_its_cable_is_plugged_in")
+def test_a_controller_that_hangs_as_it_reads_its_configuration_is_started_again(slurm: Cluster) -> None:
+    with slurm.frozen_slurmctld():
+        slurm.reconfigure()
+        slurm.wait_until_idle()
+
+
 def test_shows_the_processes_of_a_node(slurm: Cluster) -> None:
     job_id = slurm.submit("-w", "node3", "--output=/dev/null", "--wrap=exec sleep 123")
     wait_until(lambda: "sleep 123" in slurm.processes("node3").values(), "it runs")
