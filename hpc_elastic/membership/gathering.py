@@ -87,6 +87,7 @@ class Gathering:
         self._deadline = deadline if self.has_world else min(self._deadline, deadline)
         self._due = deadline if self.has_world else min(self._due, deadline)
         self._spares_until = NEVER  # until then spares may still come to a full world
+        self._enough_since = NEVER  # since when enough nodes have been here
         self._relieved_until = NEVER  # until then another agent may take this head's place, which most cannot reach
         self._say_at = now + SAY_MISSING_EVERY_S
 
@@ -101,12 +102,20 @@ class Gathering:
 
     def _closes_at(self) -> float:
         if self._round is None:
-            returns = self._lost.returns_until()  # a time that is past has been handled
             closes_at = min(self._deadline, self._spares_until, self._relieved_until)
-            return min(closes_at, returns) if self._is_waiting_for_returns else closes_at
+            return min(closes_at, self._return_until()) if self._is_waiting_for_returns else closes_at
         if self._roster.get(self._settings.node) is None:
             return NEVER  # the contact may be so old that it closes at once, but not before this node is here
         return self._round.closes_at(self._needs_nobody, self._has_room)
+
+    def _return_until(self) -> float:
+        """Return until when lost nodes may be back that are waited for though there are enough; it may be past."""
+        until = self._lost.returns_until()
+        if self._usable() >= self._settings.max_nodes:
+            return until
+        # Not for ever: a node whose link drops messages may come back every 0.3 s.
+        latest = self._enough_since + self._settings.timing.returns_within_s
+        return max(until, min(self._lost.others_return_until(), latest))
 
     def _has_room(self) -> bool:
         """Return whether the next world has room for a node that has not joined yet, other than the lost head."""
@@ -135,7 +144,8 @@ class Gathering:
         if self._round is not None:
             return now >= self._closes_at()
         is_enough = self._has_waited and self.is_enough()
-        self._is_waiting_for_returns = is_enough and now < self._lost.returns_until()
+        self._enough_since = min(self._enough_since, now) if is_enough else self._enough_since
+        self._is_waiting_for_returns = is_enough and now < self._return_until()
         is_enough = is_enough and not self._is_waiting_for_returns
         is_in_time = now < self._deadline
         if self._roster.get(self._settings.node) is None and is_in_time:

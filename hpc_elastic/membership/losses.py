@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection
 from hpc_elastic.membership.lease import MemberLease
 from hpc_elastic.membership.roster import Roster
 from hpc_elastic.membership.succession import Succession
-from hpc_elastic.membership.timing import SPARES_COME_WITHIN_S, Timing
+from hpc_elastic.membership.timing import OTHERS_RETURN_WITHIN_S, SPARES_COME_WITHIN_S, Timing
 
 NEVER = float("inf")
 
@@ -23,27 +23,59 @@ class Losses:
     __slots__ = (
         "_awaits_return_until",
         "_awaits_rivals_until",
+        "_back",
+        "_before",
         "_counted",
         "_fenced_at",
         "_goodbyes",
+        "_is_settled",
         "_is_successors",
         "_lost",
+        "_returned_at",
         "_rivals",
         "_timing",
-        "count",
     )
 
     def __init__(self, timing: Timing, count: int) -> None:
         self._timing = timing
-        self.count = count
+        self._before = count  # in the worlds before the latest one
         # Of the latest world: each node once, however often it returns and is lost, and whether its agent is dead.
         self._counted: dict[str, bool] = {}
+        self._back: set[str] = set()  # of these, the ones that have returned
+        self._is_settled = False  # the round is closed: who is not back is lost
         self._lost: set[str] = set()
         self._goodbyes: dict[str, float] = {}  # of the latest world: until when each may return
         self._rivals: set[str] = set()  # lost, but not known to be dead: they may go on together
         self._fenced_at: dict[str, float] = {}  # when each lost member that may have workers has none any more
-        self._awaits_rivals_until = self._awaits_return_until = -NEVER
+        self._awaits_rivals_until = self._awaits_return_until = self._returned_at = -NEVER
         self._is_successors = False  # whether the latest world is that of the head before this one
+
+    @property
+    def count(self) -> int:
+        """Return how many nodes the run has lost, if the next attempt begins now.
+
+        Those that are back before it does have cost a restart, however many they were: they count as one.
+        """
+        return self._before + len(self._counted.keys() - self._back) + bool(self._back)
+
+    def count_if_back(self, here: Collection[str]) -> int:
+        """Return how many nodes the run has lost, if those return that are likely to: most of a world, lost together.
+
+        Args:
+            here: the nodes that have joined.
+        """
+        silent = self._silent()
+        if not self._are_likely_back(silent, here):
+            return self.count
+        return self._before + len(self._counted.keys() - silent) + 1
+
+    def _silent(self) -> set[str]:
+        return {node for node, is_dead in self._counted.items() if not is_dead}
+
+    def _are_likely_back(self, silent: set[str], here: Collection[str]) -> bool:
+        """Return whether more nodes have fallen silent than are here without them: it is the network then."""
+        are_most = len(silent) >= len(set(here).difference(self._counted))
+        return are_most and not silent <= self._back and not self._is_settled
 
     @property
     def may_start_at(self) -> float:
@@ -128,26 +160,38 @@ class Losses:
         """Return until when a member that has said goodbye may return, in monotonic seconds."""
         return max(self._goodbyes.values(), default=-NEVER)
 
+    def others_return_until(self) -> float:
+        """Return until when more of the lost nodes may be back, since one has just been, in monotonic seconds.
+
+        They were lost together where it was the network, and find this head one after the other.
+        """
+        return self._returned_at + OTHERS_RETURN_WITHIN_S if self._rivals else -NEVER
+
     def never_returns(self, node: str) -> None:
         """Wait no longer for a node to return: its agent has ended, or cannot take part."""
         if node in self._goodbyes:
             self._goodbyes[node] = -NEVER
 
-    def settle(self) -> tuple[str, ...]:
-        """Count as lost the members that have said goodbye and not returned, when the round is closed.
+    def settle(self, here: Collection[str]) -> tuple[str, ...]:
+        """Count as lost the members that were expected back and have not returned, when the round is closed.
+
+        Args:
+            here: the nodes that have joined.
 
         Returns:
-            The nodes of these members.
+            The nodes of these members: who has said goodbye, and most of a world that has fallen silent.
         """
-        absent = tuple(sorted(self._goodbyes))
-        self._goodbyes.clear()
-        for node in absent:
+        silent = self._silent()
+        absent = {*self._goodbyes, *(silent - self._back if self._are_likely_back(silent, here) else ())}
+        for node in self._goodbyes:
             self._count(node)
-        return absent
+        self._goodbyes.clear()
+        self._is_settled = True
+        return tuple(sorted(absent))
 
     def _count(self, node: str, *, is_dead: bool = False) -> None:
-        self.count += node not in self._counted
         self._counted[node] = is_dead
+        self._back.discard(node)
 
     def at_fault(self, here: Collection[str]) -> tuple[str, ...]:
         """Return the nodes whose loss from the latest world is most likely a fault of their own.
@@ -158,22 +202,27 @@ class Losses:
         Args:
             here: the nodes that have joined, in which lost nodes may be that are back.
         """
-        silent = {node for node, is_dead in self._counted.items() if not is_dead}
+        silent = self._silent()
         is_few = len(silent) < len(set(here).difference(self._counted))
         return tuple(sorted(node for node in self._counted if is_few or node not in silent))
 
     def begin_attempt(self) -> None:
         """Begin to count the losses of a new world, when the next attempt is claimed."""
+        self._before = self.count
         self._counted.clear()
-        self._is_successors = False
+        self._back.clear()
+        self._is_successors = self._is_settled = False
 
-    def returned(self, node: str) -> bool:
+    def returned(self, node: str, now: float) -> bool:
         """Forget the loss of a node that has joined, and return whether it was lost before; who joins has fenced."""
         was_lost = node in self._lost
+        if was_lost:
+            self._returned_at = now
         self._fenced_at.pop(node, None)
         self._lost.discard(node)
         if node in self._counted:
             self._counted[node] = False  # its agent lived: a connection was reset
+            self._back.add(node)
         self._rivals.discard(node)
         self._goodbyes.pop(node, None)
         return was_lost

@@ -90,7 +90,7 @@ class Members:
         self.job_end.joined(join)
         if is_late:
             self._newcomers.add(join.node)
-        if self.losses.returned(join.node):
+        if self.losses.returned(join.node, now):
             text = f"{join.node} is back"
             note = Note(name="node.returned", message=text, attempt=attempt, metadata={"node": join.node})
             # One line for each join: a node whose link drops messages may lose its head and return every 0.3 s.

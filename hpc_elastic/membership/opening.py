@@ -39,8 +39,8 @@ class Opening:
         return self._settle_losses(now) or self._settle_silent_ends(now)
 
     def _settle_losses(self, now: float) -> Finish | None:
-        """Count as lost the members that said goodbye and did not return; return the end of the run if that ends it."""
-        absent = self._members.losses.settle()
+        """Count as lost the members that did not return as expected; return the end of the run if that ends it."""
+        absent = self._members.losses.settle(self._members.roster.names())
         if not absent:
             return None
         return self._take_end(Seen(trigger=Trigger.NODE_LOST, nodes=absent, detail="it did not return"), now)

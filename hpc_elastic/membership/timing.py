@@ -203,6 +203,8 @@ ASKS_SCHEDULER_EVERY_S = 30.0
 # How long spares have to join a successor, for they lose the head when the successor does; and how long a node that may
 # gather waits for each node whose turn comes before its own.
 SPARES_COME_WITHIN_S = 1.0
+# How long after one lost node the next one comes back, where a network was down for all of them: a round of dialling.
+OTHERS_RETURN_WITHIN_S = 1.0
 # A first head that too few nodes can reach: agents that have given it up allow it so long to open an attempt without
 # them, or to end the run, before one of them takes its place; the others look so long for that one; and so long it
 # waits itself for being relieved before it ends the run.

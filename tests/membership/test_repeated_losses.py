@@ -114,15 +114,15 @@ def test_a_dead_agent_is_a_fault_of_its_node_even_if_as_many_die_as_are_left() -
     losses = Losses(TIMING, 0)
     losses.add("node1", MemberLease(0.0), 1.0, is_gone=True, may_return=False, is_counted=True)
     assert losses.at_fault({"node0"}) == ("node1",)
-    losses.returned("node1")  # so it was not dead, but its connection was reset
+    losses.returned("node1", 2.0)  # so it was not dead, but its connection was reset
     assert losses.at_fault({"node0", "node1"}) == ()
 
 
 def test_a_member_that_returns_within_its_time_is_not_at_fault() -> None:
     losses = Losses(TIMING, 0)
     losses.add("node1", MemberLease(0.0), 1.0, is_gone=True, may_return=True, is_counted=True)
-    losses.returned("node1")
-    losses.settle()
+    losses.returned("node1", 2.0)
+    losses.settle({"node0", "node1", "node2"})
     assert losses.at_fault({"node0", "node1", "node2"}) == ()
 
 

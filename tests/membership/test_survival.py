@@ -25,7 +25,7 @@ from hpc_elastic.membership.messages import Assign, Beat, Dropped, End, Join, Re
 from hpc_elastic.membership.phases import HeadPhase
 from hpc_elastic.membership.ranks import assign_worker_ranks
 from hpc_elastic.membership.succession import LostHead, Succession
-from hpc_elastic.membership.timing import AGENT, MOST_LATE_S, Timing
+from hpc_elastic.membership.timing import AGENT, MOST_LATE_S, OTHERS_RETURN_WITHIN_S, Timing
 from hpc_elastic.rundir.records import RunState, Spend, World
 from tests.membership.script import (
     HeadScript,
@@ -283,11 +283,14 @@ def test_the_run_goes_on_if_enough_are_back_when_the_workers_are_stopped() -> No
 
 
 def test_a_run_whose_losses_are_used_up_as_enough_nodes_are_back_ends_for_that_and_not_for_too_few() -> None:
-    script = running(min_nodes=4, restart=a_restart_plan(max_node_losses=1))
+    script = HeadScript(5, min_nodes=4, join_timeout_s=LEASE_S, restart=a_restart_plan(max_node_losses=1))
+    script.join(0, 1, 2, 3)  # the fifth one is late
+    script.pass_time(LEASE_S + 1)
+    script.claimed()
     for node_id in (1, 2):
         script.lose(node_id, is_gone=False)
     restart(script, 0, 3)
-    script.join(1, 2)
+    script.join(1, 4)
     result = the_result(script.pass_time(3 * LEASE_S + 2))
     assert (result.reason, result.exit_code) == ("node_losses_used_up", ExitCode.NODE_LOST)
     told = "2 lost nodes in this run, expected at most restart.max_node_losses, which is 1"
@@ -307,11 +310,11 @@ def test_losses_are_what_ends_a_run_whose_nodes_are_back_after_a_round_found_too
     while script.head.phase is not HeadPhase.AWAITING_QUORUM:
         script.pass_time(1)
     script.lose(2, is_gone=False)
-    script.join(1, 2)
+    script.join(1, 3)
     result = the_result(script.pass_time(3 * LEASE_S))
     told = "2 lost nodes in this run, expected at most restart.max_node_losses, which is 1"
     assert (result.reason, result.exit_code) == ("node_losses_used_up", ExitCode.NODE_LOST)
-    assert result.cause == f"node1, node2 were lost: no answer in time; {told}"
+    assert result.cause == f"node2 was lost: it did not return; {told}"
 
 
 def test_nodes_whose_loss_ends_the_run_as_they_are_back_are_lost_nodes_though_a_connection_was_reset() -> None:
@@ -652,13 +655,63 @@ def test_a_side_whose_others_do_not_come_back_in_time_still_waits_for_what_they_
 
 
 def test_a_run_that_has_lost_too_many_nodes_does_not_go_on_when_they_are_back() -> None:
-    script = running(min_nodes=2, restart=a_restart_plan(max_node_losses=2))
+    script = running(min_nodes=2, restart=a_restart_plan(max_node_losses=1))
     for node_id in (1, 2, 3):
         script.lose(node_id, is_gone=False)
     restart(script, 0)
     assert script.head.phase is HeadPhase.AWAITING_QUORUM
     assert not of_kind([*script.join(1), *script.join(2)], ClaimAttempt)
     assert of_kind(script.pass_time(3 * LEASE_S + 2), WriteResult)
+
+
+@pytest.mark.parametrize("limit", [1, 3])
+def test_nodes_that_were_lost_together_and_are_back_count_as_one_and_all_of_them_go_on(limit: int) -> None:
+    """A switch that starts again cuts all nodes off from each other for some seconds."""
+    script = running(min_nodes=2, restart=a_restart_plan(max_node_losses=limit))
+    for node_id in (1, 2, 3):
+        script.lose(node_id, is_gone=False)
+    restart(script, 0)
+    script.pass_time(LEASE_S)
+    assert not of_kind([*script.join(1), *script.pass_time(0.5), *script.join(2), *script.pass_time(0.9)], ClaimAttempt)
+    claim = the_claim(script.join(3)).claim
+    assert claim.members == ("node0", "node1", "node2", "node3")
+    assert claim.spend.node_losses == 1
+
+
+def test_a_node_that_does_not_come_back_with_the_others_is_awaited_for_a_moment() -> None:
+    script = running(min_nodes=2)
+    for node_id in (1, 2, 3):
+        script.lose(node_id, is_gone=False)
+    restart(script, 0)
+    script.pass_time(LEASE_S)
+    script.join(1, 2)
+    assert not of_kind(script.pass_time(OTHERS_RETURN_WITHIN_S - 0.1), ClaimAttempt)
+    claim = the_claim(script.pass_time(0.2)).claim
+    assert claim.members == ("node0", "node1", "node2")
+    assert claim.spend.node_losses == 2, "one that is gone, and the restart for those that are back"
+
+
+def test_a_node_that_comes_back_again_and_again_holds_no_attempt_up_for_longer_than_half_a_lease() -> None:
+    script = running(min_nodes=2)
+    for node_id in (2, 3):
+        script.lose(node_id, is_gone=False)
+    actions = [*restart(script, 0, 1), *script.join(2)]
+    while not of_kind(actions, ClaimAttempt):
+        script.lose(2)
+        actions = [*script.join(2), *script.pass_time(0.3)]
+        assert script.now < 4 * LEASE_S, "a link that drops messages"
+    fenced_at = script.head._members.losses.may_start_at  # those that are silent
+    assert script.now <= fenced_at + LEASE_S / 2 + 0.6
+
+
+def test_most_of_a_world_that_does_not_come_back_is_one_loss_too_many_when_the_round_is_closed() -> None:
+    script = running(5, min_nodes=2, restart=a_restart_plan(max_node_losses=2))
+    for node_id in (2, 3, 4):
+        script.lose(node_id, is_gone=False)
+    restart(script, 0, 1)
+    result = the_result(script.pass_time(4 * LEASE_S))
+    assert result.reason == "node_losses_used_up"
+    assert result.cause.startswith("node2, node3, node4 were lost: "), result.cause
 
 
 def test_a_node_that_comes_and_goes_is_counted_once_an_attempt() -> None:

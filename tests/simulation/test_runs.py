@@ -197,6 +197,29 @@ def test_a_lost_node_costs_an_attempt_and_no_restart(what: str, node: int) -> No
     assert run.disk.claims[2].head == ("node1" if node == 0 else "node0")
 
 
+def switched_off(nodes: int, at: float, lasts_s: float) -> list[Fault]:
+    """The switch between all of them starts again."""
+    return [Fault(what="partition", side=(node,), at=at, lasts_s=lasts_s) for node in range(nodes)]
+
+
+@pytest.mark.parametrize("lease_s", [10.0, pytest.param(30.0, marks=pytest.mark.long)])
+def test_a_network_that_is_down_for_all_costs_an_attempt_one_loss_and_no_node(lease_s: float) -> None:
+    result, run = the_result(elastic(8, 4, *switched_off(8, 10.0, 1.2 * lease_s), lease_s=lease_s))
+    assert (result.state, result.attempts) == (RunState.SUCCEEDED, 2)
+    assert len(run.disk.claims[2].members) == 8
+    assert run.disk.claims[2].spend.node_losses == 1
+
+
+@pytest.mark.parametrize("least", [8, pytest.param(4, marks=pytest.mark.long)])
+def test_a_network_that_is_down_again_and_again_does_not_use_the_losses_up(least: int) -> None:
+    times = 10.0, 60.0, 110.0
+    faults = [fault for at in times for fault in switched_off(8, at, 12.0)]
+    result, run = the_result(elastic(8, least, *faults, work_s=100.0, max_node_losses=8))
+    assert result.state is RunState.SUCCEEDED
+    assert [claim.spend.node_losses for claim in run.disk.claims.values()] == [0, 1, 2, 3]
+    assert [len(claim.members) for claim in run.disk.claims.values()] == [8, 8, 8, 8]
+
+
 @pytest.mark.parametrize(("delay_s", "losses"), [(0.12, 1), pytest.param(0.2, 2, marks=pytest.mark.long)])
 def test_a_head_whose_answer_takes_longer_than_a_search_waits_at_first_is_joined(delay_s: float, losses: int) -> None:
     """Else each search gives up just after its join was counted: the node is lost again, and all restart for it.
