@@ -106,7 +106,7 @@ class Policy:
         """Decide on a node loss: all roles restart, no restart is spent; the head counts the loss when it claims."""
         what, limit = _describe_loss(observation), self.restart.max_node_losses
         if observation.node_losses > limit:
-            lost = f"{observation.node_losses} lost {'node' if observation.node_losses == 1 else 'nodes'}"
+            lost = f"{observation.node_losses} node {'loss' if observation.node_losses == 1 else 'losses'}"
             cause = f"{what}; {lost} in this run, expected at most restart.max_node_losses, which is {limit}"
             return _failed("node_losses_used_up", ExitCode.NODE_LOST, cause, _stop_after_loss(observation))
         manner = _stop_after_loss(observation)

@@ -283,7 +283,7 @@ def test_a_change_of_nodes_restarts_everybody_at_once_and_leaves_the_history_as_
     assert decided == RestartWorkers(roles=None, at=100.0, manner=manner, reason=reason, history=history)
 
 
-@pytest.mark.parametrize(("limit", "losses", "said"), [(0, 1, "1 lost node"), (64, 65, "65 lost nodes")])
+@pytest.mark.parametrize(("limit", "losses", "said"), [(0, 1, "1 node loss"), (64, 65, "65 node losses")])
 def test_the_end_for_too_many_lost_nodes_says_how_many_and_the_limit(limit: int, losses: int, said: str) -> None:
     observation = Observation(
         trigger=Trigger.NODE_LOST, attempt=9, nodes=("node3",), detail="why", is_enough=True, node_losses=losses

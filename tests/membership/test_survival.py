@@ -293,7 +293,7 @@ def test_a_run_whose_losses_are_used_up_as_enough_nodes_are_back_ends_for_that_a
     script.join(1, 4)
     result = the_result(script.pass_time(3 * LEASE_S + 2))
     assert (result.reason, result.exit_code) == ("node_losses_used_up", ExitCode.NODE_LOST)
-    told = "2 lost nodes in this run, expected at most restart.max_node_losses, which is 1"
+    told = "2 node losses in this run, expected at most restart.max_node_losses, which is 1"
     assert result.cause == f"node1, node2 were lost: the connection closed; {told}"
     assert result.root_cause is not None
     assert result.root_cause.line == result.cause
@@ -312,7 +312,7 @@ def test_losses_are_what_ends_a_run_whose_nodes_are_back_after_a_round_found_too
     script.lose(2, is_gone=False)
     script.join(1, 3)
     result = the_result(script.pass_time(3 * LEASE_S))
-    told = "2 lost nodes in this run, expected at most restart.max_node_losses, which is 1"
+    told = "2 node losses in this run, expected at most restart.max_node_losses, which is 1"
     assert (result.reason, result.exit_code) == ("node_losses_used_up", ExitCode.NODE_LOST)
     assert result.cause == f"node2 was lost: it did not return; {told}"
 

@@ -75,7 +75,7 @@ NOT_EDITED = {
         f"agent.records.{name}": SAID
         for name in (
             *("clock_steps", "event_log", "failure_messages", "job_comment", "output_name", "progress"),
-            *("return_values", "samples", "scripts", "step_notes", "telemetry", "textfile"),
+            *("samples", "scripts", "step_notes", "telemetry", "textfile"),
         )
     },
 }

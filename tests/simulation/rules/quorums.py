@@ -48,7 +48,7 @@ class Quorums:
         require(claim.members == before.members, f"{what} has {claim.members}, of {before.members}")
         require(claim.reason == BECAUSE, f"{what} comes because {claim.reason!r}")
         losses = claim.spend.node_losses
-        require(losses == self._losses, f"{what} counts {losses} losses, not {self._losses}")
+        require(losses == 1, f"{what} counts {losses} losses, not one of all that are back")
         is_prompt = self._heals_at <= at <= self._heals_at + BACK_S
         require(is_prompt, f"{what} comes at {at:.2f} s, and they could be back at {self._heals_at:.2f} s")
 
