@@ -40,8 +40,8 @@ class Gathering:
 
     The first round waits `join_timeout` for every node that can still join, but for the spares of a full world only a
     moment. A node that did not join then is not waited for again at every restart, as long as there are enough nodes
-    without it. Neither is a node that was refused, or gave up. A successor waits for the nodes of the world that it
-    carries on, see `losses`.
+    without it. Neither is a node that was refused, or gave up. A member that has said goodbye has a moment to return,
+    also where the run needs it. A successor waits for the nodes of the world that it carries on, see `losses`.
 
     Args:
         roster: the agents that have joined.
@@ -111,7 +111,7 @@ class Gathering:
     def _return_until(self) -> float:
         """Return until when lost nodes may be back that are waited for though there are enough; it may be past."""
         until = self._lost.returns_until()
-        if self._usable() >= self._settings.max_nodes:
+        if self._usable() >= self._settings.max_nodes or self._enough_since == NEVER:
             return until
         # Not for ever: a node whose link drops messages may come back every 0.3 s.
         latest = self._enough_since + self._settings.timing.returns_within_s
@@ -145,18 +145,41 @@ class Gathering:
             return now >= self._closes_at()
         is_enough = self._has_waited and self.is_enough()
         self._enough_since = min(self._enough_since, now) if is_enough else self._enough_since
-        self._is_waiting_for_returns = is_enough and now < self._return_until()
-        is_enough = is_enough and not self._is_waiting_for_returns
+        may_return = now < self._lost.returns_until()
+        waits = is_enough and now < self._return_until()
+        self._is_waiting_for_returns = waits or (may_return and self.has_world)
+        is_complete = self._roster.is_complete and not waits
+        is_enough = is_enough and not waits
         is_in_time = now < self._deadline
         if self._roster.get(self._settings.node) is None and is_in_time:
             return False  # the head's own node, which was paused with it, is back in a moment
-        is_complete = self._roster.is_complete and not self._is_waiting_for_returns
         is_settled = (self._is_hopeless(now) or is_complete) and not self._may_be_relieved(now)
         is_over = is_enough or is_settled or self._has_waited_for_spares(now)
+        is_over = is_over or (not may_return and self._depends_on_lost())
         if is_in_time and not is_over:
             return False
         self._has_waited = True
         return True
+
+    def give_up_returns(self, now: float) -> tuple[str, ...]:
+        """Wait no longer for lost nodes that a world needs and whose time to return is over, and return them."""
+        is_over = now >= min(self._lost.returns_until(), self._deadline)
+        nodes = self._may_return() if is_over and self._depends_on_lost() else ()
+        for node in nodes:
+            self._roster.leave_out(node)
+        return nodes
+
+    def _depends_on_lost(self) -> bool:
+        """Return whether there have been enough nodes, and are only if some return that have said goodbye."""
+        if not self.has_world or self._round is not None or self.is_enough() or not self.can_be_enough():
+            return False
+        lost = len(self._may_return())
+        least, missing = self._min_nodes + lost, len(self._roster.missing()) - lost
+        return self._roster.possible < least or self._short() > missing
+
+    def _may_return(self) -> tuple[str, ...]:
+        """Return the lost nodes that can still join: those that have said goodbye."""
+        return tuple(node for node in self._roster.missing() if self._lost.is_lost(node))
 
     def _is_hopeless(self, now: float) -> bool:
         """Return whether too many are gone for good: those that can still join in time are too few."""

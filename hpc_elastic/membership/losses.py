@@ -21,6 +21,7 @@ class Losses:
     """
 
     __slots__ = (
+        "_awaited_since",
         "_awaits_return_until",
         "_awaits_rivals_until",
         "_back",
@@ -48,6 +49,7 @@ class Losses:
         self._rivals: set[str] = set()  # lost, but not known to be dead: they may go on together
         self._fenced_at: dict[str, float] = {}  # when each lost member that may have workers has none any more
         self._awaits_rivals_until = self._awaits_return_until = self._returned_at = -NEVER
+        self._awaited_since = NEVER  # since when a round that is closed has waited for members to return
         self._is_successors = False  # whether the latest world is that of the head before this one
 
     @property
@@ -183,6 +185,8 @@ class Losses:
         """
         silent = self._silent()
         absent = {*self._goodbyes, *(silent - self._back if self._are_likely_back(silent, here) else ())}
+        if (returns_until := self.returns_until()) > -NEVER:
+            self._awaited_since = returns_until - self._timing.returns_within_s
         for node in self._goodbyes:
             self._count(node)
         self._goodbyes.clear()
@@ -211,6 +215,7 @@ class Losses:
         self._before = self.count
         self._counted.clear()
         self._back.clear()
+        self._awaited_since = NEVER
         self._is_successors = self._is_settled = False
 
     def returned(self, node: str, now: float) -> bool:
@@ -237,7 +242,8 @@ class Losses:
         to return costs nothing.
 
         Nodes that fell silent while the run could do without them have time to return from now on, if they and the
-        nodes that are here may be enough. A successor with too few nodes has waited for them since it lost its head.
+        nodes that are here may be enough. A successor with too few nodes has waited for them since it lost its head,
+        and a round that members have not returned to since they said goodbye.
 
         Args:
             min_nodes: with how many nodes the run goes on.
@@ -254,7 +260,7 @@ class Losses:
         ends = self._awaits_rivals_until if len(may_live) >= min_nodes else self._awaits_return_until
         if self._is_successors or len(may_live) + here < min_nodes:
             return ends
-        return max(ends, now + self._timing.awaits_return_s)
+        return max(ends, min(now, self._awaited_since) + self._timing.awaits_return_s)
 
 
 class SuccessionRound:

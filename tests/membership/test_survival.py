@@ -651,7 +651,91 @@ def test_a_side_whose_others_do_not_come_back_in_time_still_waits_for_what_they_
         script.say(node_id, Dropped(reason="no answer for 6 s"))
     restart(script, 0)
     assert not of_kind(script.pass_time(3 * LEASE_S), WriteResult)
-    assert the_cause(script.pass_time(2)) == ("nodes_missing", ExitCode.NODES_MISSING)
+    assert the_cause(script.pass_time(2)) == ("node_lost", ExitCode.NODE_LOST)
+
+
+def short_of(*lost: int, min_nodes: int = 4, **options: Any) -> HeadScript:
+    """Of four nodes these have said goodbye, and the others have stopped."""
+    script = running(min_nodes=min_nodes, **options)
+    for node_id in lost:
+        script.say(node_id, Dropped(reason="no answer for 6 s"))
+        script.beating.discard(node_id)
+    assert not of_kind(restart(script, *sorted(script.attempts.keys() - {*lost})), WriteResult)
+    return script
+
+
+def test_a_needed_member_that_said_goodbye_and_does_not_return_ends_the_run_two_leases_later() -> None:
+    """As a silent one does. One that hears nothing would else end the run first, and name all others."""
+    script = short_of(3)
+    assert not of_kind(script.pass_time(2 * LEASE_S - 0.1), WriteResult)
+    result = the_result(script.pass_time(0.1))
+    assert (result.reason, result.exit_code) == ("node_lost", ExitCode.NODE_LOST)
+    assert result.cause == "node3 was lost: no return in time; too few nodes are left to go on"
+    assert result.root_cause is not None
+    assert (result.root_cause.node, result.root_cause.failure_class) == ("node3", "node_lost")
+    assert script.head.at_fault.to_avoid == ("node3",)
+    assert script.head.charged.spend.node_losses == 1
+
+
+@pytest.mark.parametrize(("after_s", "losses"), [(LEASE_S / 2 - 0.1, 0), (LEASE_S / 2 + 0.1, 1), (2 * LEASE_S - 1, 1)])
+def test_a_needed_member_that_said_goodbye_and_returns_is_in_the_next_attempt(after_s: float, losses: int) -> None:
+    script = short_of(3)
+    assert not of_kind(script.pass_time(after_s), ClaimAttempt)
+    claim = the_claim(script.join(3)).claim
+    assert (len(claim.members), claim.spend.node_losses) == (4, losses)
+
+
+def test_needed_members_of_which_too_few_return_are_named_without_those_that_are_back() -> None:
+    script = short_of(1, 2, 3, min_nodes=3)
+    script.join(2)
+    script.pass_time(LEASE_S)
+    assert the_cause(script.pass_time(2 * LEASE_S)) == ("node_lost", ExitCode.NODE_LOST)
+    assert script.head.at_fault.to_avoid == ("node1", "node3")
+
+
+def test_a_node_that_said_goodbye_to_an_earlier_world_is_waited_for_two_leases_when_it_is_needed() -> None:
+    script = short_of(3, min_nodes=3)
+    script.pass_time(LEASE_S)
+    script.claimed()
+    script.pass_time(5 * LEASE_S)
+    script.lose(2)
+    assert not of_kind([*restart(script, 0, 1), *script.pass_time(2 * LEASE_S - 0.1)], WriteResult)
+    result = the_result(script.pass_time(0.2))
+    assert (result.reason, result.cause) == (
+        "node_lost",
+        "node2, node3 were lost: no return in time; too few nodes are left to go on",
+    )
+
+
+def test_a_node_that_may_come_for_the_first_time_is_waited_for_beside_one_that_said_goodbye() -> None:
+    script = HeadScript(4, min_nodes=3, join_timeout_s=60)
+    script.join(0, 1, 2)
+    script.pass_time(61)
+    script.claimed()
+    script.say(2, Dropped(reason="no answer for 6 s"))
+    script.beating.discard(2)
+    restart(script, 0, 1)
+    assert not of_kind(script.pass_time(59), WriteResult)
+    assert the_claim(script.join(3)).claim.members == ("node0", "node1", "node3")
+
+
+def test_the_only_node_of_a_role_that_said_goodbye_and_does_not_return_ends_the_run() -> None:
+    roles = {0: "trainer", 1: "trainer", 2: "trainer", 3: "reader"}
+    needs = {"trainer": 1, "reader": 1}
+    script = short_of(3, min_nodes=2, roles=roles, role_nodes=needs, role_max_nodes={"trainer": 3, "reader": 1})
+    assert the_cause(script.pass_time(3 * LEASE_S + 2)) == ("node_lost", ExitCode.NODE_LOST)
+
+
+def test_a_spare_takes_the_place_of_a_needed_member_that_said_goodbye() -> None:
+    script = short_of(2, min_nodes=3, max_nodes=3)
+    claim = the_claim(script.pass_time(LEASE_S / 2)).claim
+    assert claim.members == ("node0", "node1", "node3")
+
+
+def test_the_heads_own_node_that_was_paused_with_it_is_not_what_the_run_ends_for() -> None:
+    script = short_of(0, 3)
+    assert not of_kind([*script.join(3), *script.pass_time(3 * LEASE_S)], WriteResult)
+    assert len(the_claim(script.join(0)).claim.members) == 4
 
 
 def test_a_run_that_has_lost_too_many_nodes_does_not_go_on_when_they_are_back() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -13,6 +14,7 @@ import pytest
 from hpc_elastic.plan.roles import RestartPolicy
 from hpc_elastic.rank_set import parse_ranks
 from hpc_elastic.rundir.records import RunResultRecord, RunState
+from tests.simulation.disk import LAYOUT
 from tests.simulation.draws.bad_nodes import draw_bad_nodes
 from tests.simulation.draws.cut_saves import draw_cut_saves
 from tests.simulation.draws.general import draw
@@ -176,6 +178,31 @@ def test_a_run_that_is_to_succeed_after_exit_timeout_waits_for_a_role_that_start
     assert "still ran on node2" in result.cause
     first, last = min(run.witness.ended_at.values()), max(run.witness.ended_at.values())
     assert last > first + 8.0
+
+
+# All nodes are needed, and the head says which is lost: the others name the wrong ones.
+
+DEAF = Fault(what="one_way", side=(1,), way="in", at=10.0, lasts_s=10_000.0)  # its goodbye arrives
+PAUSED = Fault(what="pause", node=0, at=12.0, lasts_s=9.0), Fault(what="kill_agent", node=1, at=12.0)
+GOODBYES = [pytest.param((DEAF,), id="deaf"), pytest.param(PAUSED, id="dead while the head is paused")]
+
+
+@pytest.mark.parametrize("faults", GOODBYES)
+def test_a_needed_node_that_says_goodbye_and_is_not_back_ends_the_run_by_its_head(faults: tuple[Fault, ...]) -> None:
+    result, run = the_result(elastic(3, 3, *faults, work_s=100.0))
+    assert (result.reason, result.exit_code, result.written_by) == ("node_lost", 7, "node0")
+    assert result.cause == "node1 was lost: no return in time; too few nodes are left to go on"
+    assert run.disk.ended_at < 45.0
+
+
+@pytest.mark.parametrize("faults", GOODBYES)
+def test_the_job_starts_again_without_a_needed_node_that_says_goodbye(faults: tuple[Fault, ...]) -> None:
+    goes_on = {"requeue_max": 1, "requeue_on": ("node_loss",), "time_left_s": 1000.0, "knows_time": True}
+    run = SimulatedRun(elastic(3, 3, *faults, work_s=100.0, **goes_on))
+    run.play()
+    told = [json.loads(line) for line in run.files.content[LAYOUT.requests][0].splitlines()]
+    first = next(line for line in told if line["kind"] == "requeue")
+    assert (first["by"], first["reason"], first["nodes"]) == ("node0", "node_lost", ["node1"])
 
 
 # Losses that are survived.
