@@ -415,6 +415,7 @@ class Head:
             self._start_gathering(now)
             actions += self._gather(now)
         elif self.phase is HeadPhase.AWAITING_QUORUM and now >= self._quorum.until:
+            self._judge.names_all_lost(now)
             actions += self._finish()
         elif self.phase is HeadPhase.CLOSING:
             actions += self._closing.tick(now) + self._left()

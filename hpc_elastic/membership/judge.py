@@ -186,8 +186,15 @@ class Judge:
             self._standing, self._failed_role = seen, seen.role
             self._loss = seen if seen.trigger is Trigger.NODE_LOST else None
             world = self._members.world  # of the attempt that is being claimed, if one is
-            self.root_cause = _cause_in(seen, standing, world.attempt if world else self.history.attempts)
+            attempt = world.attempt if world else self.history.attempts
+            self.root_cause = _cause_in(self._with_all_lost(seen), standing, attempt)
         return standing
+
+    def _with_all_lost(self, seen: Seen) -> Seen:
+        """Return the loss of a node with all that are lost, where only these together are too many."""
+        if seen.trigger is not Trigger.NODE_LOST or self._members.gathering.can_be_enough():
+            return seen
+        return replace(seen, nodes=tuple(sorted({*seen.nodes, *self._members.losses.nodes})))
 
     @property
     def observed(self) -> FailureRecord | None:
@@ -296,20 +303,39 @@ class Judge:
             self._blame_count(now)
             return False
         self.because = back.detail
+        if self._loss is not None:  # that it left too few is not so any more
+            lost = self._with_all_counted(self._loss)
+            decision = self.decides(lost, now)
+            if isinstance(decision, RestartWorkers):
+                self.root_cause = _cause_in(lost, decision, self.history.attempts)
         return True
+
+    def names_all_lost(self, now: float) -> None:
+        """End a run, for which the first of several losses had left too few nodes, for all of them."""
+        if not self.can_resume or self._loss is None:
+            return
+        is_dead = self._loss.is_agent_dead and self._members.losses.are_dead
+        seen = replace(self._with_all_lost(self._loss), is_agent_dead=is_dead)
+        decision = self.decides(seen, now)
+        if isinstance(decision, Finish):
+            self.verdict.settle(decision)
+            self.root_cause = _cause_in(seen, decision, self.history.attempts)
 
     def _blame_count(self, now: float) -> None:
         """End the run because it has lost too many nodes, as enough of them are back.
 
         Where a round found too few first, none of the losses was what the run was to end for.
         """
-        losses, loss = self._members.losses, self._loss or _MISSED
-        is_dead = loss.is_agent_dead and losses.are_dead
-        seen = replace(loss, nodes=losses.counted or loss.nodes, is_agent_dead=is_dead)
+        seen = self._with_all_counted(self._loss or _MISSED)
         decision = self.decides(seen, now)
         if isinstance(decision, Finish):
             self.verdict.settle(decision)
             self.root_cause = _cause_in(seen, decision, self.history.attempts)
+
+    def _with_all_counted(self, loss: Seen) -> Seen:
+        """Return the loss of a node with all nodes of the latest world that were lost, also those that are back."""
+        losses = self._members.losses
+        return replace(loss, nodes=losses.counted or loss.nodes, is_agent_dead=loss.is_agent_dead and losses.are_dead)
 
     def decides(self, seen: Seen, now: float, *, is_settled: bool = False, step: int | None = None) -> Decision:
         """Return the policy's decision about an event that the head saw.
@@ -320,9 +346,7 @@ class Judge:
             is_settled: whether its cause is known, because every node has stopped its workers.
             step: the furthest step that a heartbeat of the attempt named, known by then; None if none did.
         """
-        is_enough, nodes = self._members.gathering.can_be_enough(), seen.nodes
-        if seen.trigger is Trigger.NODE_LOST and not is_enough:  # only all losses together made it too few
-            nodes = tuple(sorted({*nodes, *self._members.losses.nodes}))
+        is_enough, nodes = self._members.gathering.can_be_enough(), self._with_all_lost(seen).nodes
         observation = Observation(
             trigger=seen.trigger,
             attempt=self.history.attempts,

@@ -105,8 +105,8 @@ class Losses:
 
     @property
     def are_dead(self) -> bool:
-        """Return whether the agents of all nodes that count as lost are known to have ended."""
-        return all(self._counted.values())
+        """Return whether the agents of all that count as lost are known to have ended; who said goodbye may live."""
+        return all(self._counted.values()) and not self._goodbyes
 
     def add(
         self, node: str, lease: MemberLease, now: float, *, is_gone: bool, may_return: bool, is_counted: bool

@@ -762,6 +762,29 @@ def test_nodes_that_were_lost_together_and_are_back_count_as_one_and_all_of_them
     assert claim.spend.node_losses == 1
 
 
+def test_the_cause_of_an_attempt_of_nodes_that_are_back_names_them_and_not_that_too_few_are_left() -> None:
+    script = running(min_nodes=2)
+    for node_id in (1, 2, 3):
+        script.lose(node_id, is_gone=False)
+    restart(script, 0)
+    script.pass_time(LEASE_S)
+    cause = the_claim([*script.join(1, 2, 3), *script.pass_time(2)]).claim.root_cause
+    assert cause is not None
+    assert cause.line == "node1, node2, node3 were lost: the connection closed"
+    assert (cause.node, cause.nodes) == ("", ("node1", "node2", "node3"))
+
+
+def test_the_end_of_a_run_for_want_of_nodes_names_all_that_are_lost_and_not_the_first_alone() -> None:
+    script = running(min_nodes=4)
+    script.lose(1, is_gone=False)
+    restart(script, 0, 2, 3)
+    script.lose(3, is_gone=False)
+    result = the_result(script.pass_time(3 * LEASE_S + 2))
+    assert result.cause == "node1, node3 were lost: the connection closed; too few nodes are left to go on"
+    assert result.root_cause is not None
+    assert (result.root_cause.line, result.root_cause.nodes) == (result.cause, ("node1", "node3"))
+
+
 def test_a_node_that_does_not_come_back_with_the_others_is_awaited_for_a_moment() -> None:
     script = running(min_nodes=2)
     for node_id in (1, 2, 3):
