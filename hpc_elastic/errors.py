@@ -129,9 +129,11 @@ class RendezvousCause(str, Enum):
     WRONG_SECRET = "wrong_secret"  # its authentication failed
     OTHER_VERSION = "other_version"  # its version of Python, torch or hpc_elastic is not the head's
     SILENT = "silent"  # the connection was made, and no answer came
+    HEAD_LOST = "head_lost"  # it was a head of this start of the job, was lost, and has not come back
     UNHEALTHY = "unhealthy"  # it joined, and its health checks found that no worker should run on it
 
 
+WAS_HEAD = "was the head, and was lost"  # so the detail of such a head begins
 NO_SIGN = "has given no sign of its agent"  # the detail of a node of which nothing more is known
 
 

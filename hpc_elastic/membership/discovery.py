@@ -93,9 +93,13 @@ class Gather:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClaimAllocation:
-    """Claim the allocation that follows `after`, and be its head if the claim succeeds; else call `superseded`."""
+    """Claim the allocation that follows `after`, and be its head if the claim succeeds; else call `superseded`.
+
+    `lost`: the head that this agent has lost.
+    """
 
     after: int
+    lost: LostHead
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -294,7 +298,7 @@ class HeadDiscovery:
             self.phase = DiscoveryPhase.CLAIMING
             self._claims += 1
             first = records.first if records is not None else None
-            return ClaimAllocation(after=first.allocation if first is not None else 0)
+            return ClaimAllocation(after=first.allocation if first is not None else 0, lost=lost)
         self.phase = DiscoveryPhase.GATHERING
         if lost.node != records.world.head:
             # This agent has never heard the head of the latest claim: that head's silence counts from now.

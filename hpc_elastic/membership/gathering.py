@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 
-from hpc_elastic.errors import NO_SIGN, ExitCode, MissingNode, RendezvousCause, RendezvousTimeoutError
+from hpc_elastic.errors import NO_SIGN, WAS_HEAD, ExitCode, MissingNode, RendezvousCause, RendezvousTimeoutError
 from hpc_elastic.hostlist import name_some
 from hpc_elastic.membership import losses
 from hpc_elastic.membership.actions import Action, Log, Note
@@ -13,13 +13,15 @@ from hpc_elastic.membership.admission import left_out_note, why_not
 from hpc_elastic.membership.messages import Join, Refused
 from hpc_elastic.membership.roster import Roster
 from hpc_elastic.membership.rounds import HeadSettings
-from hpc_elastic.membership.succession import Succession
+from hpc_elastic.membership.succession import LostHead, Succession
 from hpc_elastic.membership.timing import AWAITS_RELIEF_S, SPARES_COME_WITHIN_S
 from hpc_elastic.membership.versions import other_version
 
 SAY_MISSING_EVERY_S = 30.0
 REASONS_TOLD = 2  # at most so many in the cause of the run's end
 NEVER = float("inf")
+# What the head says of a node without a word of that node's agent.
+WORDLESS = RendezvousCause.NEVER_STARTED, RendezvousCause.HEAD_LOST
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,7 +43,8 @@ class Gathering:
     The first round waits `join_timeout` for every node that can still join, but for the spares of a full world only a
     moment. A node that did not join then is not waited for again at every restart, as long as there are enough nodes
     without it. Neither is a node that was refused, or gave up. A member that has said goodbye has a moment to return,
-    also where the run needs it. A successor waits for the nodes of the world that it carries on, see `losses`.
+    also where the run needs it. If enough nodes are here, a dead head before this one is not waited for either, and one
+    that was only silent for two leases. A successor waits for the nodes of the world that it carries on, see `losses`.
 
     Args:
         roster: the agents that have joined.
@@ -71,6 +74,8 @@ class Gathering:
         self._at_fault: set[str] = set()  # of `_gone`: unfit, or without an agent as the scheduler says
         self._has_waited = False
         self._relieved: MissingNode | None = None
+        self._heads_before: dict[str, bool] = {}  # that are lost and have not joined: whether enough others go on
+        self._heads_until = NEVER  # until when that may change
         self._due = self._deadline = NEVER  # when `join_timeout` is over, and until when the round waits
         self.has_world = succession is not None  # nodes have had their places
         self._is_waiting_for_returns = False
@@ -98,7 +103,7 @@ class Gathering:
 
     def next_tick(self) -> float:
         """Return when `is_closed` must be asked again at the latest, in monotonic seconds."""
-        return min(self._say_at, self._closes_at())
+        return min(self._say_at, self._heads_until, self._closes_at())
 
     def _closes_at(self) -> float:
         if self._round is None:
@@ -143,12 +148,13 @@ class Gathering:
         """Return whether the round is closed: no node is waited for any more."""
         if self._round is not None:
             return now >= self._closes_at()
+        awaits_nobody = self._awaits_nobody(now)
         is_enough = self._has_waited and self.is_enough()
         self._enough_since = min(self._enough_since, now) if is_enough else self._enough_since
         may_return = now < self._lost.returns_until()
         waits = is_enough and now < self._return_until()
         self._is_waiting_for_returns = waits or (may_return and self.has_world)
-        is_complete = self._roster.is_complete and not waits
+        is_complete = awaits_nobody and not waits
         is_enough = is_enough and not waits
         is_in_time = now < self._deadline
         if self._roster.get(self._settings.node) is None and is_in_time:
@@ -180,6 +186,24 @@ class Gathering:
     def _may_return(self) -> tuple[str, ...]:
         """Return the lost nodes that can still join: those that have said goodbye."""
         return tuple(node for node in self._roster.missing() if self._lost.is_lost(node))
+
+    def _awaits_nobody(self, now: float) -> bool:
+        """Return whether all that can join have, but for heads before this one that enough others do not wait for.
+
+        A dead one is given up after two leases where too few are here: a reset may have come from one that lives.
+        """
+        before = () if self.has_world else self._heads_before.items()
+        self._heads_before = {node: is_passed for node, is_passed in before if self._roster.get(node) is None}
+        if now >= self._heads_until:
+            for node, is_dead in self._heads_before.items():
+                if is_dead and self._roster.is_missing(node):
+                    self._leave_out(self._known[node])
+            self._heads_before = dict.fromkeys(self._heads_before, True)
+        if now >= self._heads_until or not self._heads_before:
+            self._heads_until = NEVER
+        if not self._heads_before or not self.is_enough():
+            return self._roster.is_complete
+        return all(self._heads_before.get(node, False) for node in self._roster.missing())
 
     def _is_hopeless(self, now: float) -> bool:
         """Return whether too many are gone for good: those that can still join in time are too few."""
@@ -262,6 +286,7 @@ class Gathering:
             self._round.woke(now, began)
         elif began < self._due:
             self._deadline = max(self._deadline, now + timing.returns_within_s)
+            self._heads_until = max(self._heads_until, now + timing.returns_within_s)
 
     def relieves(self, first: MissingNode) -> None:
         """Take note that this head is in the place of a first one that most nodes cannot reach; it has no part then.
@@ -270,6 +295,23 @@ class Gathering:
         """
         self._relieved = first
         self._leave_out(first)
+
+    def follows(self, heads: Sequence[str], lost: LostHead | None, now: float) -> None:
+        """Take note that this head is in the place of others of this start, which have opened no attempt and are lost.
+
+        Their agents may join all the same. A reset after a silence may be that of a head that lives.
+
+        Args:
+            heads: the nodes of these heads.
+            lost: the one of them that this agent has lost, None if it has had none of them.
+            now: monotonic seconds.
+        """
+        for node in heads:
+            is_own = lost is not None and lost.node == node
+            detail = f"{WAS_HEAD}: {lost.why}" if lost is not None and is_own else WAS_HEAD
+            self._known[node] = MissingNode(node=node, cause=RendezvousCause.HEAD_LOST, detail=detail)
+            self._heads_before[node] = lost is not None and is_own and lost.is_dead and not lost.was_silent
+            self._heads_until = now + self._settings.timing.awaits_return_s
 
     def succeeds(self) -> None:
         """Close the round of a successor: nodes that did not join are not waited for, but may join later."""
@@ -325,11 +367,12 @@ class Gathering:
             missing = diagnosis.missing
             if not self._roster.is_missing(missing.node):
                 continue
-            before, has_no_word = self._known.get(missing.node), missing.cause is RendezvousCause.NEVER_STARTED
+            before, has_no_word = self._known.get(missing.node), missing.cause in WORDLESS
             is_news = before is None or before.cause is not missing.cause
             is_gone = diagnosis.gave_up or self._lost.is_lost(missing.node)
-            if before is not None and is_news and has_no_word and not is_gone:
-                continue  # it took its word back as it joined another head of this start
+            is_known = before is not None and before.cause is not RendezvousCause.NEVER_STARTED
+            if is_known and has_no_word and not is_gone:
+                continue  # it took its word back as it joined another head of this start, or was head itself
             self._known[missing.node] = missing
             if is_news and not has_no_word:
                 lines.append(str(missing))

@@ -488,7 +488,7 @@ def test_before_the_first_attempt_the_nodes_claim_the_next_allocation_in_their_o
     for node, at in (("node1", 0.0), ("node3", 0.5)):
         search = Search(node, records(), lost=None)
         search.pass_time(3)
-        assert search.asked_for(ClaimAllocation) == [(at, ClaimAllocation(after=1))]
+        assert search.asked_for(ClaimAllocation) == [(at, ClaimAllocation(after=1, lost=search.discovery._lost))]
         assert search.discovery.phase is DiscoveryPhase.CLAIMING
 
 
@@ -626,7 +626,7 @@ def test_an_agent_asks_a_head_that_it_has_not_had_yet_before_it_claims_the_next_
     search = Search("node1", records(), lost="node3", is_dead=False)
     search.pass_time(10)
     ((at, claim),) = search.asked_for(ClaimAllocation)
-    assert (at, claim) == (GATHERS_AFTER_S * TURNS_TO_ASK, ClaimAllocation(after=1))
+    assert (at, claim) == (GATHERS_AFTER_S * TURNS_TO_ASK, ClaimAllocation(after=1, lost=search.discovery._lost))
     assert len([node for moment, node in search.dialled if node == "node0" and moment < at]) >= 3
 
 

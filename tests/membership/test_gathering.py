@@ -12,6 +12,7 @@ from hpc_elastic.membership.actions import Action, ClaimAttempt, Drop, Log, Note
 from hpc_elastic.membership.gathering import Diagnosis
 from hpc_elastic.membership.messages import Dropped, Join, Refused
 from hpc_elastic.membership.phases import HeadPhase
+from hpc_elastic.membership.succession import LostHead
 from hpc_elastic.membership.timing import AWAITS_RELIEF_S, SPARES_COME_WITHIN_S
 from tests.membership.script import HeadScript, a_join, of_kind, the_claim, the_result
 
@@ -247,6 +248,97 @@ def test_a_head_that_relieves_another_goes_on_without_that_one_which_may_not_joi
     assert the_claim(actions).claim.members == ("node0", "node1", "node2")
     assert texts(actions).count(f"{WAS_HEAD}; going on without it") == 1
     assert left_out(actions) == {"node3": WAS_HEAD.detail}
+
+
+def after_head(*, is_dead: bool, was_silent: bool = False, min_nodes: int = 2, nodes: int = 3) -> HeadScript:
+    """Node 0 claims the next allocation in the place of the last node, which has opened no attempt."""
+    script = HeadScript(nodes, min_nodes=min_nodes)
+    first = f"node{nodes - 1}"
+    lost = LostHead(node=first, contact=0.0, is_dead=is_dead, why="it was closed", was_silent=was_silent)
+    script.head.gathering.follows((first,), lost, script.now)
+    return script
+
+
+def test_a_dead_head_before_the_first_attempt_is_not_waited_for_if_enough_are_here() -> None:
+    script = after_head(is_dead=True)
+    assert not of_kind(script.join(0), ClaimAttempt)
+    actions = script.join(1)
+    assert the_claim(actions).claim.members == ("node0", "node1")
+    assert left_out(actions) == {"node2": "was the head, and was lost: it was closed"}
+
+
+def test_a_head_that_counts_as_dead_and_comes_back_has_its_part() -> None:
+    script = after_head(is_dead=True)
+    script.join(0)
+    assert script.head.refusal(a_join(2)) is None
+    script.join(2)
+    assert the_claim(script.join(1)).claim.members == ("node0", "node1", "node2")
+
+
+def test_a_head_that_came_back_and_says_goodbye_is_waited_for_like_any_other_node() -> None:
+    script = after_head(is_dead=True, min_nodes=2)
+    script.join(0, 2)
+    script.head.received("node2", Dropped(reason="no answer"), script.now)
+    assert not of_kind(script.join(1), ClaimAttempt)
+
+
+def test_a_dead_head_is_not_refused_after_the_attempt_that_began_without_it() -> None:
+    script = after_head(is_dead=True)
+    script.join(0, 1)
+    script.claimed()
+    assert script.head.refusal(a_join(2)) is None
+    assert script.head.joined(a_join(2), script.now)
+    assert script.head.gathering.missing() == ()
+
+
+def test_a_run_that_needs_the_node_of_its_dead_head_ends_after_two_leases_and_says_so() -> None:
+    script = after_head(is_dead=True, min_nodes=3)
+    script.join(0, 1)
+    diagnose(script, a_diagnosis(2, RendezvousCause.NEVER_STARTED))
+    assert not of_kind(script.pass_time(2 * LEASE_S - 0.1), WriteResult)
+    cause = "at most 2 of at least 3 nodes can join; missing: node2 was the head, and was lost: it was closed"
+    assert the_result(script.pass_time(0.2)).cause == cause
+
+
+@pytest.mark.parametrize(("is_dead", "was_silent"), [(False, False), (True, True)])
+def test_a_silent_head_before_the_first_attempt_has_two_leases_to_come_back(*, is_dead: bool, was_silent: bool) -> None:
+    script = after_head(is_dead=is_dead, was_silent=was_silent)
+    script.join(0, 1)
+    assert not of_kind(script.pass_time(2 * LEASE_S - 0.1), ClaimAttempt)
+    assert script.head.next_tick() <= 2 * LEASE_S
+    assert the_claim(script.pass_time(0.2)).claim.members == ("node0", "node1")
+
+
+def test_a_head_that_stood_still_meanwhile_hears_the_one_before_it_first() -> None:
+    script = after_head(is_dead=False)
+    script.join(0, 1)
+    woke_at = 2 * LEASE_S + 1.0
+    script.head.gathering.woke(woke_at, 2 * LEASE_S)
+    assert not script.head.gathering.is_closed(woke_at + LEASE_S / 2 - 0.1)
+    assert script.head.gathering.is_closed(woke_at + LEASE_S / 2)
+
+
+def test_a_silent_head_that_the_run_needs_may_come_until_join_timeout_is_over() -> None:
+    script = after_head(is_dead=False, min_nodes=3)
+    script.join(0, 1)
+    assert not of_kind(script.pass_time(599), WriteResult)
+    cause = "2 of at least 3 nodes joined within 600 s; missing: node2 was the head, and was lost: it was closed"
+    assert the_result(script.pass_time(2)).cause == cause
+
+
+def test_nodes_that_are_late_are_waited_for_though_the_head_before_is_dead() -> None:
+    script = after_head(is_dead=True, nodes=4)
+    script.join(0, 1)
+    assert not of_kind(script.pass_time(4 * LEASE_S), ClaimAttempt)
+    assert the_claim(script.join(2)).claim.members == ("node0", "node1", "node2")
+
+
+def test_an_earlier_head_that_this_agent_has_never_had_counts_as_silent() -> None:
+    script = HeadScript(3, min_nodes=2)
+    script.head.gathering.follows(("node2",), None, script.now)
+    script.join(0, 1)
+    assert not of_kind(script.pass_time(2 * LEASE_S - 0.1), ClaimAttempt)
+    assert left_out(script.pass_time(0.2)) == {"node2": "was the head, and was lost"}
 
 
 def test_a_head_with_enough_nodes_does_not_wait_for_others_to_relieve_it() -> None:

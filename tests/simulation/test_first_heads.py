@@ -10,7 +10,7 @@ import pytest
 
 from hpc_elastic.agent.rendezvous.search import HeadSearch
 from hpc_elastic.agent.rendezvous.successor import Successor
-from hpc_elastic.membership.actions import DiscoverHead
+from hpc_elastic.membership.actions import ClaimAttempt, DiscoverHead
 from hpc_elastic.membership.discovery import MOST_CLAIMS, ClaimAllocation, Dial, DiscoveryAction
 from hpc_elastic.membership.succession import Records
 from tests.simulation.draws.general import draw
@@ -217,3 +217,55 @@ def test_an_agent_that_was_answered_while_it_claimed_in_vain_joins_the_one_that_
     assert [allocation.node for allocation in run.disk.allocations] == ["node0", "node2"]
     assert [what.node for _, who, what in run.events if who == "node1" and isinstance(what, Dial)] == ["node0", "node2"]
     assert (run.disk.claims[1].head, run.disk.results[0].reason) == ("node2", "succeeded")
+
+
+# Placed by hand: the head is lost while it waits for node3, which comes 8 s after the others.
+
+LATE = Fault(what="starts_late", node=3, lasts_s=8.0)
+TWO_LEASES_S = 20.0
+
+
+def without_first_head(*faults: Fault, nodes_min: int) -> SimulatedRun:
+    """A run that has been played."""
+    role = Role(name="trainer", restart="restart_all", nodes_min=nodes_min, nodes_max=4, workers=(1,), work_s=20.0)
+    run = SimulatedRun(Scenario(seed=1, roles=(role,), nodes=4, lease_s=TWO_LEASES_S / 2, faults=(LATE, *faults)))
+    run.play()
+    return run
+
+
+def opened_at(run: SimulatedRun) -> float:
+    return next(at for at, _, what in run.events if isinstance(what, ClaimAttempt))
+
+
+def test_nobody_waits_for_the_node_of_a_dead_first_head() -> None:
+    run = without_first_head(Fault(what="kill_agent", node=0, at=5.0), nodes_min=2)
+    assert run.disk.claims[1].members == ("node1", "node2", "node3")
+    assert opened_at(run) < 5.0 + 8.0
+
+
+@pytest.mark.parametrize(
+    "faults",
+    [
+        pytest.param((Fault(what="kill_agent", at=0.5),), id="that no member has had"),
+        pytest.param((Fault(what="kill_agent", at=5.0), Fault(what="kill_agent", node=1, at=7.0)), id="and the next"),
+        pytest.param((Fault(what="partition", side=(0,), at=5.0, lasts_s=1000.0),), id="that is cut off"),
+    ],
+)
+def test_a_first_head_that_may_live_is_waited_for_two_leases(faults: tuple[Fault, ...]) -> None:
+    run = without_first_head(*faults, nodes_min=2)
+    claimed = max(at for at, who, what in run.events if isinstance(what, ClaimAllocation) and who != "node0")
+    assert opened_at(run) < claimed + TWO_LEASES_S + 1.0
+    assert "node0" not in run.disk.claims[1].members
+
+
+def test_a_first_head_that_was_cut_off_and_comes_back_in_time_has_its_part() -> None:
+    run = without_first_head(Fault(what="partition", side=(0,), at=5.0, lasts_s=18.0), nodes_min=4)
+    assert run.disk.claims[1].members == ("node0", "node1", "node2", "node3")
+
+
+def test_a_run_that_needs_its_dead_first_head_says_that_it_was_lost() -> None:
+    run = without_first_head(Fault(what="kill_agent", node=0, at=5.0), nodes_min=4)
+    (result,) = run.disk.results
+    assert (result.reason, "was the head, and was lost" in result.cause) == ("nodes_missing", True)
+    assert result.cause.startswith("at most 3 of at least 4 nodes can join; missing: node0 was the head")
+    assert run.clock.now < 5.0 + TWO_LEASES_S + 10.0

@@ -294,10 +294,10 @@ class HeadSide(Receiver):
         """Starts a head on this node that gathers the members of the lost head."""
         self._tasks.run(self._become_head(succession))
 
-    def claim_allocation(self, after: int) -> None:
-        """Claims the allocation after the one with this number, and starts its head on this node."""
+    def claim_allocation(self, after: int, lost: LostHead) -> None:
+        """Claims the allocation after the one with this number, and starts a head here in the place of the lost one."""
         self._claims += 1
-        self._tasks.run(self._claim_allocation(after))
+        self._tasks.run(self._claim_allocation(after, lost))
 
     def step_down(self, reason: str) -> None:
         """Ends the local head, which tells the members that have joined it. The discovery goes on."""
@@ -311,7 +311,7 @@ class HeadSide(Receiver):
         """Tells the member to leave: no head was found, or the run is over."""
         self._member.leaves(leave.exit_code, leave.cause, ends_job=leave.ends_job)
 
-    async def _become_head(self, succession: Succession | None) -> None:
+    async def _become_head(self, succession: Succession | None, *, lost: LostHead | None = None) -> None:
         """Starts a head on this node, unless it is called off or another head has claimed meanwhile."""
         if self._is_closing:
             return
@@ -343,11 +343,12 @@ class HeadSide(Receiver):
             self._heard_notice,
             may_yield=self._claims <= MOST_YIELDS,
             relieved=self._relieved if succession is None else None,
+            lost=lost,
         )
         self._journal.is_head = succession is None
         self._member.connected(is_joined=False)
 
-    async def _claim_allocation(self, after: int) -> None:
+    async def _claim_allocation(self, after: int, lost: LostHead) -> None:
         try:
             claim = partial(self._journal.claim_next_allocation, self._own, after)
             is_ours = await retry(lambda: self._disk.call(claim), say=self._warn)
@@ -359,7 +360,7 @@ class HeadSide(Receiver):
         if self._is_closing:
             return
         if is_ours:
-            await self._become_head(None)
+            await self._become_head(None, lost=lost)
             if self._head is not None and successor is not None:
                 successor.stop()
                 self._successor = None

@@ -22,7 +22,7 @@ from hpc_elastic.membership.head import Head
 from hpc_elastic.membership.messages import Join
 from hpc_elastic.membership.notices import NoticeGiven
 from hpc_elastic.membership.rounds import HeadSettings
-from hpc_elastic.membership.succession import Succession
+from hpc_elastic.membership.succession import LostHead, Succession
 from hpc_elastic.membership.timing import AGENT, Profile
 from hpc_elastic.plan.launch_plan import LaunchPlan
 from hpc_elastic.rundir.records import AttemptClaim, Request
@@ -128,6 +128,7 @@ class HeadStart:
         *,
         may_yield: bool,
         relieved: MissingNode | None = None,
+        lost: LostHead | None = None,
     ) -> Coordinator:
         """Creates a head that gathers nodes for the next attempt.
 
@@ -139,6 +140,7 @@ class HeadStart:
             heard: returns the notice that this node's member has from an earlier head, with the seconds that are left.
             may_yield: whether it may step down for another head of this start before the first attempt.
             relieved: the first head, in whose place it is, for most nodes cannot reach that one.
+            lost: the head in whose place it is before the first attempt, if this agent has lost it.
         """
         plan, place = self._plan, self._place
         settings = self._settings(own, past, is_first=succession is None)
@@ -155,6 +157,8 @@ class HeadStart:
         head = Head(settings, history=past.history, decide=decide, now=now, succession=succession, kept=past.kept)
         if relieved is not None:
             head.gathering.relieves(relieved)
+        elif succession is None:
+            head.gathering.follows(self._journal.heads_before, lost, now)
         findings = Findings(plan, place)
         return Coordinator(
             head,

@@ -50,6 +50,7 @@ class AllocationClaims(EventLog):
         self._questions = questions
         self._chain = ClaimChain(layout, place)
         self._tried: AllocationClaim | None = None
+        self.heads_before: tuple[str, ...] = ()  # other nodes with claims of this start before this one's latest claim
 
     def find_allocation(self) -> AllocationClaim | None:
         """Return the allocation claim of this start of the job with its current head, None if there is none yet.
@@ -109,13 +110,18 @@ class AllocationClaims(EventLog):
         """
         self._refuse_if_over()
         before = self._chain.find_allocation(after)
-        if not relieves and before is not None and self._chain.is_this_start(before):
+        if before is not None and not self._chain.is_this_start(before):
+            before = None
+        if not relieves and before is not None:
             relieves = before.relieves
         mine = self._try_claim(head, after + 1, relieves=relieves)
         if not claim(self._layout.allocation(mine.allocation), to_json(mine)):
             return False
-        if (first := self._chain.first_of_this_start()) is not None:
-            self._announce(first)  # the head that made this claim may have died before it announced it
+        here = self._chain.of_this_start()
+        if here:
+            self._announce(here[-1])  # the head that made this claim may have died before it announced it
+        nodes = {each.node for each in (before, *here) if each is not None}  # a listing can be old
+        self.heads_before = tuple(sorted(nodes - {self._place.node}))
         self._took(ClaimedAllocation(claim=mine, is_ours=True))
         return True
 

@@ -10,8 +10,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from hpc_elastic.agent.net.reach import Finding, Place, describe_blocked
+from hpc_elastic.agent.records.chain import ClaimChain
 from hpc_elastic.codec import DecodeError, from_json, to_json
-from hpc_elastic.errors import ExitCode, MissingNode, RendezvousCause, RunDirectoryError
+from hpc_elastic.errors import WAS_HEAD, ExitCode, MissingNode, RendezvousCause, RunDirectoryError
 from hpc_elastic.membership.gathering import Diagnosis
 from hpc_elastic.plan.launch_plan import LaunchPlan
 from hpc_elastic.rundir.complaint import last_script_lines
@@ -38,6 +39,7 @@ class Findings:
         self._plan = plan
         self._place = place
         self._layout = RunLayout(plan.run_dir)
+        self._chain = ClaimChain(self._layout, place)
 
     def write(
         self,
@@ -94,19 +96,31 @@ class Findings:
         return list(self._diagnoses(nodes, own))
 
     def _diagnoses(self, nodes: Sequence[str], own: Endpoint) -> Iterator[Diagnosis]:
-        ended = self._ended_agents()
+        ended, heads = self._ended_agents(), None
         for node in nodes:
             record, end = self._record(node), ended.get(node, "")
             is_own = _is_of_agent(end)
             if record is None:
-                said = f"srun: {end}; " if end else ""
-                detail = f"has never started its agent: {said}{self._sign_of_life(node)}"
-                missing = MissingNode(node=node, cause=RendezvousCause.NEVER_STARTED, detail=detail)
+                heads = self._heads() if heads is None else heads
+                missing = self._without_word(node, f"srun: {end}; " if end else "", was_head=node in heads)
                 found = Diagnosis(missing=missing)
-                is_own = is_own and _PROLOG_FAILED not in detail
+                is_own = is_own and _PROLOG_FAILED not in missing.detail
             else:
                 found = judge(record, head=self._place.node, own=own, port_range=self._plan.network.port_range)
             yield replace(found, gave_up=True, ended=not is_own) if end else found
+
+    def _without_word(self, node: str, said: str, *, was_head: bool) -> MissingNode:
+        """Returns what is known about a node that wrote no finding; `said` are srun's words."""
+        what = WAS_HEAD if was_head else "has never started its agent"
+        cause = RendezvousCause.HEAD_LOST if was_head else RendezvousCause.NEVER_STARTED
+        detail = f"{what}: {said}{self._sign_of_life(node, has_started=was_head)}"
+        return MissingNode(node=node, cause=cause, detail=detail)
+
+    def _heads(self) -> frozenset[str]:
+        """Returns the nodes that have claimed an allocation in this start of the job."""
+        with contextlib.suppress(RunDirectoryError):
+            return frozenset(claim.node for claim in self._chain.of_this_start())
+        return frozenset()
 
     def _ended_agents(self) -> Mapping[str, str]:
         """Returns the nodes whose agents have ended or could not be started, with srun's words in the script's output.
@@ -128,7 +142,7 @@ class Findings:
                 return record
         return None
 
-    def _sign_of_life(self, node: str) -> str:
+    def _sign_of_life(self, node: str, *, has_started: bool) -> str:
         """Describes the output file of an agent that wrote no finding; each start of the job appends to that file."""
         path = self._layout.agent_output(node)
         name = os.path.relpath(path, self._layout.root)
@@ -137,7 +151,7 @@ class Findings:
                 file.seek(max(0, os.fstat(file.fileno()).st_size - LAST_LINE_BYTES))
                 lines = file.read().decode(errors="replace").split("\n")
         except OSError:
-            return f"there is no {name}, so no task was started there"
+            return f"there is no {name}" + ("" if has_started else ", so no task was started there")
         last = next((line.strip() for line in reversed(lines) if line.strip()), "")
         if not last:
             return f"{name} is empty"

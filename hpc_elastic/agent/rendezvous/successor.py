@@ -38,8 +38,8 @@ class Headship(HeadListener, Protocol):
     def gather(self, succession: Succession) -> None:
         """Starts a head on this node that gathers the members of the lost head."""
 
-    def claim_allocation(self, after: int) -> None:
-        """Claims the allocation after the one with this number, and starts its head on this node."""
+    def claim_allocation(self, after: int, lost: LostHead) -> None:
+        """Claims the allocation after the one with this number, and starts a head here in the place of the lost one."""
 
     def step_down(self, reason: str) -> None:
         """Ends the head on this node."""
@@ -153,7 +153,7 @@ class Successor(HeadListener):
         elif isinstance(action, Gather):
             self._headship.gather(action.succession)
         elif isinstance(action, ClaimAllocation):
-            self._headship.claim_allocation(action.after)
+            self._headship.claim_allocation(action.after, action.lost)
         elif isinstance(action, StepDown):
             self._headship.step_down(action.reason)
         elif isinstance(action, Log):

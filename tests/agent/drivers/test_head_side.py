@@ -11,7 +11,7 @@ import pytest
 
 from hpc_elastic.agent.drivers.head_side import HeadSide
 from hpc_elastic.agent.rendezvous.successor import Successor
-from hpc_elastic.membership.succession import Succession
+from hpc_elastic.membership.succession import LostHead, Succession
 from tests.agent.stations import Scene, play
 
 
@@ -35,7 +35,7 @@ class SlowSearch:
 
 
 def claim(side: HeadSide) -> None:
-    side.claim_allocation(0)
+    side.claim_allocation(0, LostHead(node="node0", contact=0.0, is_dead=True, why="reset"))
 
 
 def gather(side: HeadSide) -> None:

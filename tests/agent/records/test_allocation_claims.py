@@ -47,6 +47,16 @@ def test_a_requeue_claims_the_next_allocation_without_asking_the_scheduler(runs:
     assert requeued.allocation == 2
 
 
+def test_who_claims_the_next_allocation_knows_the_heads_before_it_in_this_start(runs: Runs) -> None:
+    runs.journal(a_place(node_id=1)).claim_allocation(HEAD)
+    first, second = (runs.journal(a_place(node_id=number, restart_count=1)) for number in range(2))
+    first.claim_allocation(HEAD)
+    assert first.claim_next_allocation(HEAD, 2)
+    assert first.heads_before == ()
+    assert second.claim_next_allocation(Endpoint(address="10.0.0.2", port=1), 3)
+    assert second.heads_before == ("node0",)
+
+
 def test_an_agent_of_an_older_start_that_comes_late_claims_nothing(runs: Runs) -> None:
     """Its claim would tell the new start to leave."""
     runs.journal(a_place(restart_count=1)).claim_allocation(HEAD)

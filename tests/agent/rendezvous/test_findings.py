@@ -10,12 +10,14 @@ from pathlib import Path
 import pytest
 
 from hpc_elastic.agent.net.reach import Finding
+from hpc_elastic.agent.records.journal import Journal
 from hpc_elastic.agent.rendezvous.findings import Findings
 from hpc_elastic.errors import RendezvousCause
 from hpc_elastic.membership.gathering import Diagnosis
 from hpc_elastic.rundir.layout import RunLayout
 from hpc_elastic.rundir.records import Endpoint
 from hpc_elastic.scheduler.allocation import Allocation
+from tests.agent.answers import Answers
 from tests.plans import make_run_plan
 
 HEAD = Endpoint(address="10.0.0.1", port=25000)
@@ -82,6 +84,26 @@ def test_a_torn_record_says_nothing(tmp_path: Path) -> None:
     assert read(tmp_path).missing.cause is RendezvousCause.NEVER_STARTED
     path.write_text('{"cause": "a cause of a later version"}')
     assert read(tmp_path).missing.cause is RendezvousCause.NEVER_STARTED
+
+
+@pytest.mark.parametrize("line", ["", "hpc-elastic node1: this node is head"])
+def test_a_node_that_was_head_in_this_start_is_not_said_to_have_never_started(tmp_path: Path, line: str) -> None:
+    plan, layout = make_run_plan(tmp_path), RunLayout(tmp_path)
+    Journal(layout, plan, a_place(1), questions=Answers()).claim_allocation(HEAD)
+    if line:
+        Path(layout.agents).mkdir()
+        Path(layout.agent_output("node1")).write_text(f"{line}\n")
+    missing = read(tmp_path).missing
+    assert missing.cause is RendezvousCause.HEAD_LOST
+    sign = f"agents/node1.out ends with: {line}" if line else "there is no agents/node1.out"
+    assert str(missing) == f"node1 was the head, and was lost: {sign}"
+
+
+def test_a_head_of_an_earlier_start_of_the_job_has_not_been_head_in_this_one(tmp_path: Path) -> None:
+    plan, layout = make_run_plan(tmp_path), RunLayout(tmp_path)
+    Journal(layout, plan, a_place(1), questions=Answers()).claim_allocation(HEAD)
+    (found,) = Findings(plan, a_place(0, restart_count=1)).read(["node1"], HEAD)
+    assert found.missing.cause is RendezvousCause.NEVER_STARTED
 
 
 def test_who_is_refused_where_the_head_listens_met_a_firewall(tmp_path: Path) -> None:
