@@ -120,7 +120,7 @@ class _NeverAwaitsQuorum(Losses):
 class _CountsTwice(Losses):
     def _count(self, node: str, *, is_dead: bool = False) -> None:
         super()._count(node, is_dead=is_dead)
-        self.count += 1
+        self._before += 1
 
 
 class _CountsNothing(Losses):
