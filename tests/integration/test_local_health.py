@@ -150,14 +150,14 @@ def test_a_run_with_too_few_healthy_nodes_ends_with_code_6_and_names_them(door: 
     run = start(door, surroundings, on="02", exit_code=6)
     result = run.result()
     assert (result["state"], result["exit_code"], result["reason"]) == ("FAILED", 6, "nodes_missing"), run.story()
-    why = f"is unhealthy: scratch: {door.folder / 'scratch'} has 0 MiB free, expected at least 16 MiB"
+    why = f"is unhealthy: scratch: TMPDIR: {door.folder / 'scratch'} has 0 MiB free, expected at least 16 MiB"
     missing = f"local0, local2 (unhealthy); local0 {why}; local2 {why}"
     assert result["cause"] == f"at most 1 of at least 2 nodes can take part; missing: {missing}"
     for verb in ("status", "explain"):
         assert f"local2 {why}" in " ".join(door.run(verb, str(run.path)).stdout.split()), verb
     log = Path(run.layout.agent_output("local0")).read_text()
     for node in ("local0", "local2"):
-        assert f"{node} is unhealthy: scratch: {door.folder / 'scratch'} has 0 MiB free" in log
+        assert f"{node} is unhealthy: scratch: TMPDIR: {door.folder / 'scratch'} has 0 MiB free" in log
     run.assert_records_valid()
 
 
