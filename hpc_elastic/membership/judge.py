@@ -357,7 +357,7 @@ class Judge:
             progress=self.progress,
             step=step,
             is_enough=is_enough,
-            node_losses=self._members.losses.count_if_back(self._members.roster.names()),
+            node_losses=self._members.losses.count_if_back(len(self._members.roster)),
             is_settled=is_settled or seen.trigger is not Trigger.WORKER_FAILED,
             notice=seen.notice,
             stop=seen.stop,

@@ -27,6 +27,7 @@ class Losses:
         "_back",
         "_before",
         "_counted",
+        "_dead",
         "_fenced_at",
         "_goodbyes",
         "_is_settled",
@@ -42,6 +43,7 @@ class Losses:
         self._before = count  # in the worlds before the latest one
         # Of the latest world: each node once, however often it returns and is lost, and whether its agent is dead.
         self._counted: dict[str, bool] = {}
+        self._dead = 0  # how many of these are
         self._back: set[str] = set()  # of these, the ones that have returned
         self._is_settled = False  # the round is closed: who is not back is lost
         self._lost: set[str] = set()
@@ -58,26 +60,25 @@ class Losses:
 
         Those that are back before it does have cost a restart, however many they were: they count as one.
         """
-        return self._before + len(self._counted.keys() - self._back) + bool(self._back)
+        return self._before + len(self._counted) - len(self._back) + bool(self._back)
 
-    def count_if_back(self, here: Collection[str]) -> int:
+    def count_if_back(self, here: int) -> int:
         """Return how many nodes the run has lost, if those return that are likely to: most of a world, lost together.
 
+        It is asked for each of thousands that fall silent together.
+
         Args:
-            here: the nodes that have joined.
+            here: how many nodes have joined.
         """
-        silent = self._silent()
-        if not self._are_likely_back(silent, here):
-            return self.count
-        return self._before + len(self._counted.keys() - silent) + 1
+        return self._before + self._dead + 1 if self._are_likely_back(here) else self.count
+
+    def _are_likely_back(self, here: int) -> bool:
+        """Return whether at least as many have fallen silent as are here without them: it is the network then."""
+        silent, back = len(self._counted) - self._dead, len(self._back)
+        return silent >= here - back and silent > back and not self._is_settled
 
     def _silent(self) -> set[str]:
         return {node for node, is_dead in self._counted.items() if not is_dead}
-
-    def _are_likely_back(self, silent: set[str], here: Collection[str]) -> bool:
-        """Return whether more nodes have fallen silent than are here without them: it is the network then."""
-        are_most = len(silent) >= len(set(here).difference(self._counted))
-        return are_most and not silent <= self._back and not self._is_settled
 
     @property
     def may_start_at(self) -> float:
@@ -174,17 +175,16 @@ class Losses:
         if node in self._goodbyes:
             self._goodbyes[node] = -NEVER
 
-    def settle(self, here: Collection[str]) -> tuple[str, ...]:
+    def settle(self, here: int) -> tuple[str, ...]:
         """Count as lost the members that were expected back and have not returned, when the round is closed.
 
         Args:
-            here: the nodes that have joined.
+            here: how many nodes have joined.
 
         Returns:
             The nodes of these members: who has said goodbye, and most of a world that has fallen silent.
         """
-        silent = self._silent()
-        absent = {*self._goodbyes, *(silent - self._back if self._are_likely_back(silent, here) else ())}
+        absent = {*self._goodbyes, *(self._silent() - self._back if self._are_likely_back(here) else ())}
         if (returns_until := self.returns_until()) > -NEVER:
             self._awaited_since = returns_until - self._timing.returns_within_s
         for node in self._goodbyes:
@@ -194,6 +194,7 @@ class Losses:
         return tuple(sorted(absent))
 
     def _count(self, node: str, *, is_dead: bool = False) -> None:
+        self._dead += is_dead - self._counted.get(node, False)
         self._counted[node] = is_dead
         self._back.discard(node)
 
@@ -215,6 +216,7 @@ class Losses:
         self._before = self.count
         self._counted.clear()
         self._back.clear()
+        self._dead = 0
         self._awaited_since = NEVER
         self._is_successors = self._is_settled = False
 
@@ -226,7 +228,7 @@ class Losses:
         self._fenced_at.pop(node, None)
         self._lost.discard(node)
         if node in self._counted:
-            self._counted[node] = False  # its agent lived: a connection was reset
+            self._count(node)  # its agent lived: a connection was reset
             self._back.add(node)
         self._rivals.discard(node)
         self._goodbyes.pop(node, None)

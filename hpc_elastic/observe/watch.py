@@ -216,13 +216,13 @@ class RunWatch:
         )
         if missing is None:
             return False
-        if fresh.attempts and settle.has_finished(self.layout, fresh.attempts[-1].number):
-            missing = diagnosis.FINISHED
         waited = max(self._clock() - self._over_since, now - latest_change(self.layout))
         # No agent could have written the result, for which there is nothing to wait then.
         is_without_space = bool(refusal or fresh.disk_lack) or tells_of_no_space(missing.cause)
         if not (missing.is_certain or waited >= self._settle_s or is_without_space):
             return False
+        if fresh.attempts and settle.has_finished(self.layout, fresh.attempts[-1].number):
+            missing = diagnosis.FINISHED
         try:
             settle.settle(self.layout, fresh, missing)
         except FileSystemError as error:  # a full disk, or somebody else's run

@@ -748,14 +748,20 @@ def test_a_run_that_has_lost_too_many_nodes_does_not_go_on_when_they_are_back() 
     assert of_kind(script.pass_time(3 * LEASE_S + 2), WriteResult)
 
 
-@pytest.mark.parametrize("limit", [1, 3])
-def test_nodes_that_were_lost_together_and_are_back_count_as_one_and_all_of_them_go_on(limit: int) -> None:
-    """A switch that starts again cuts all nodes off from each other for some seconds."""
-    script = running(min_nodes=2, restart=a_restart_plan(max_node_losses=limit))
+def left_alone(**options: Any) -> HeadScript:
+    """A head of four whose three members have all fallen silent: two nodes would be enough."""
+    script = running(min_nodes=2, **options)
     for node_id in (1, 2, 3):
         script.lose(node_id, is_gone=False)
     restart(script, 0)
     script.pass_time(LEASE_S)
+    return script
+
+
+@pytest.mark.parametrize("limit", [1, 3])
+def test_nodes_that_were_lost_together_and_are_back_count_as_one_and_all_of_them_go_on(limit: int) -> None:
+    """A switch that starts again cuts all nodes off from each other for some seconds."""
+    script = left_alone(restart=a_restart_plan(max_node_losses=limit))
     assert not of_kind([*script.join(1), *script.pass_time(0.5), *script.join(2), *script.pass_time(0.9)], ClaimAttempt)
     claim = the_claim(script.join(3)).claim
     assert claim.members == ("node0", "node1", "node2", "node3")
@@ -763,11 +769,7 @@ def test_nodes_that_were_lost_together_and_are_back_count_as_one_and_all_of_them
 
 
 def test_the_cause_of_an_attempt_of_nodes_that_are_back_names_them_and_not_that_too_few_are_left() -> None:
-    script = running(min_nodes=2)
-    for node_id in (1, 2, 3):
-        script.lose(node_id, is_gone=False)
-    restart(script, 0)
-    script.pass_time(LEASE_S)
+    script = left_alone()
     cause = the_claim([*script.join(1, 2, 3), *script.pass_time(2)]).claim.root_cause
     assert cause is not None
     assert cause.line == "node1, node2, node3 were lost: the connection closed"
@@ -786,11 +788,7 @@ def test_the_end_of_a_run_for_want_of_nodes_names_all_that_are_lost_and_not_the_
 
 
 def test_a_node_that_does_not_come_back_with_the_others_is_awaited_for_a_moment() -> None:
-    script = running(min_nodes=2)
-    for node_id in (1, 2, 3):
-        script.lose(node_id, is_gone=False)
-    restart(script, 0)
-    script.pass_time(LEASE_S)
+    script = left_alone()
     script.join(1, 2)
     assert not of_kind(script.pass_time(OTHERS_RETURN_WITHIN_S - 0.1), ClaimAttempt)
     claim = the_claim(script.pass_time(0.2)).claim
