@@ -160,6 +160,7 @@ def test_the_losses_of_an_old_head_are_of_the_agents_that_it_had(seed: int) -> N
         pytest.param(10124161, id="two nodes of a start claim an allocation, and a third one goes on"),
         pytest.param(10107424, id="a member of the new start stands still while the head waits for the old one"),
         pytest.param(10103342, id="an old head's result is long on its way when the new start comes"),
+        pytest.param(107900133, id="nodes of a new start find after most of join_timeout that none reaches its head"),
     ],
 )
 def test_a_schedule_that_broke_a_rule_breaks_none_any_more(seed: int) -> None:

@@ -11,12 +11,13 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING
 
+from hpc_elastic.agent.rendezvous.search_times import SEARCH_TIMES
 from hpc_elastic.membership.member import MemberPhase
-from hpc_elastic.membership.timing import DRIFT
+from hpc_elastic.membership.timing import DRIFT, RELIEVED_WITHIN_S
 from hpc_elastic.rundir.records import RunResultRecord
 from tests.simulation.rules.invariants import STOPS_WITHIN_S, require
 from tests.simulation.rules.starts import OPERATIONS
-from tests.simulation.scenario import GRACE_S
+from tests.simulation.scenario import GRACE_S, Scenario
 
 if TYPE_CHECKING:
     from tests.simulation.agent import Agent
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 TALKS_S = 8.0  # reading, dialling, answering, and trying again
 DISK_OPERATIONS = 12  # one after the other, from a loss to the next start
 LEAVES_WITHIN_S = 30.0
+PROBES_S = 5.0  # of other ports of the machine that does not answer
 DEATHS = frozenset({"kill_agent", "power_off", "exit_worker", "kill_worker", "break_gpu"})
 ENDED_FOR_TOO_FEW = ("node_lost", "nodes_missing")
 
@@ -105,7 +107,9 @@ class Progress:
         if result.reason in ENDED_FOR_TOO_FEW and result.attempts and not is_excused:
             side = self.side()
             ends = f"{agent.name} ends the run for {result.reason} ({result.cause})"
-            require(not side, f"{ends}, though {side} could go on, at {self._run.clock.now:.1f} s")
+            # The nodes of a later start may need all of `join_timeout` to find that they cannot reach its first head.
+            waits = self._gathers_first() and agent.name not in side and not is_relieved_in_time(self._run.scenario)
+            require(not side or waits, f"{ends}, though {side} could go on, at {self._run.clock.now:.1f} s")
         if result.reason in ENDED_FOR_TOO_FEW and result.attempts and self._may_lose():
             self._check_spares(agent, result)
         if result.reason in ENDED_FOR_TOO_FEW and not result.attempts and self._run.witness.kinds == {"unhealthy"}:
@@ -270,3 +274,11 @@ class Progress:
         placed = [role for role, _ in scenario.placed()]
         roles = [agent.role for agent in side]
         return all(roles.count(role.name) >= min(role.nodes_min, placed.count(role.name)) for role in scenario.roles)
+
+
+def is_relieved_in_time(scenario: Scenario) -> bool:
+    """Whether nodes that cannot reach their first head find that, and relieve it, within `join_timeout`."""
+    times = SEARCH_TIMES
+    pauses_s = times.first_retry_s * (2**scenario.join_retries - 1)
+    needs_s = (scenario.join_retries + 1) * (times.persists_s + PROBES_S) + pauses_s + RELIEVED_WITHIN_S
+    return scenario.join_timeout_s > needs_s + DISK_OPERATIONS * max(scenario.disk_s)

@@ -7,11 +7,10 @@ from typing import TYPE_CHECKING
 from hpc_elastic.agent.rendezvous.search_times import SEARCH_TIMES
 from hpc_elastic.membership.gathering import can_relieve
 from hpc_elastic.membership.messages import Welcome
-from hpc_elastic.membership.timing import RELIEVED_WITHIN_S
 from hpc_elastic.rundir.records import RunResultRecord
 from tests.simulation.clock import NEVER
 from tests.simulation.rules.invariants import require
-from tests.simulation.rules.progress import DISK_OPERATIONS, TALKS_S
+from tests.simulation.rules.progress import DISK_OPERATIONS, TALKS_S, is_relieved_in_time
 from tests.simulation.scenario import GRACE_S
 
 if TYPE_CHECKING:
@@ -21,7 +20,6 @@ if TYPE_CHECKING:
 
 LOOKS_EVERY_S = SEARCH_TIMES.read_claim_every_s + SEARCH_TIMES.longest_pause_s
 SEARCH_OPERATIONS = 4  # one after the other, from the end of a search to a claim that others find
-PROBES_S = 5.0  # of other ports of the machine that does not answer
 FOR_GOOD_S = 1000.0  # a cut of the network
 PERSON = "ada@login"
 CANCELLED_MEANWHILE = "cancelled while the run was stopped because"  # a request that is found as the run has ended
@@ -201,12 +199,9 @@ class Verdicts:
         is_cut = len(faults) == 1 and (faults[0].what, faults[0].side, faults[0].at) == ("partition", (0,), 0.0)
         if not is_cut or faults[0].phase or faults[0].lasts_s < FOR_GOOD_S or len(scenario.roles) > 1:
             return
-        times, others = SEARCH_TIMES, scenario.nodes - 1
-        pauses_s = times.first_retry_s * (2**scenario.join_retries - 1)
-        needs_s = (scenario.join_retries + 1) * (times.persists_s + PROBES_S) + pauses_s + RELIEVED_WITHIN_S
-        is_in_time = scenario.join_timeout_s > needs_s + DISK_OPERATIONS * max(scenario.disk_s)
-        placed = [role for role, _ in scenario.placed()[1:]]
-        if is_in_time and can_relieve(placed, scenario.role_nodes, scenario.min_nodes, scenario.nodes):
+        others, placed = scenario.nodes - 1, [role for role, _ in scenario.placed()[1:]]
+        can_be = can_relieve(placed, scenario.role_nodes, scenario.min_nodes, scenario.nodes)
+        if can_be and is_relieved_in_time(scenario):
             require(reason != "nodes_missing", f"the run ends for want of nodes, and {others} reach each other")
 
     def _is_first_head_late(self) -> bool:
