@@ -26,6 +26,7 @@ from tests.slurm_sandbox.cluster import wait_until
 
 pytestmark = pytest.mark.local  # it starts processes, a second each
 
+STEP_S = 0.02
 OF_AN_HOUR_S = 3500  # so long ago the allocation began; the time limit is an hour
 
 
@@ -42,8 +43,7 @@ class Saver(Checkpointable):
             (self.folder / "child").write_text(str(os.getpid()))
         else:
             (self.folder / "ready").write_text(str(os.getpid()))
-        while True:
-            signal.pause()
+        work_for_ever()
 
     def checkpoint(self, *args: Any, **kwargs: Any) -> DelayedSubmission:
         (self.folder / "saving").touch()
@@ -55,8 +55,13 @@ class Saver(Checkpointable):
 
 def wait_without_checkpoint(folder: Path) -> None:
     (folder / "ready").touch()
+    work_for_ever()
+
+
+def work_for_ever() -> None:
+    """Works in short steps: after a signal just before `signal.pause()` the next one alone would call its handler."""
     while True:
-        signal.pause()
+        time.sleep(STEP_S)
 
 
 class Worker:
