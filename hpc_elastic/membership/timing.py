@@ -174,9 +174,9 @@ class Timing:
         """Return how long after the end of the run a head drops the members that have not left.
 
         By then it knows which of them are silent, if each beats as one of so many nodes or more often: they do not end
-        the job.
+        the job. The last beat of one that is silent from then on may still be on its way.
         """
-        return max(CLOSING_BOUND_S, self.silent_before_restart_s(nodes))
+        return max(CLOSING_BOUND_S, self.silent_before_restart_s(nodes) + LAST_BEAT_LATE_S)
 
     @property
     def head_closes_within_s(self) -> float:
@@ -233,6 +233,7 @@ MOST_LATE_S: float = 2 * LONGEST_ANSWER_S  # a round of dialling, in which two d
 DIAL_PAUSES_S = (0.05, 0.1, 0.2, 0.4, 0.5)
 READS_EVERY_S = 1.0
 CLOSING_BOUND_S = 5.0  # members that have not left this long after the end are dropped, or later with a long lease
+LAST_BEAT_LATE_S = 0.5  # a beat comes so long after the end of the run at most that was sent before its news arrived
 HEAD_CLOSES_LATE_S = 5.0  # the end of the run may come a little after this node's own part in it has ended
 TERM_SETTLES_S = 0.25  # Slurm's TERM reaches agent and workers within 10 ms, in any order
 TIMEOUTS_SETTLE_S = 2.0  # ranks that wait for the same one time out at about the same time; no lease rests on it

@@ -181,6 +181,20 @@ def test_nobody_ends_the_job_while_the_node_of_its_script_uses_its_grace_and_its
     assert not has_to_end_the_job(closing.left())
 
 
+def test_the_job_is_ended_though_the_last_beat_of_its_scripts_node_came_as_the_members_were_told_to_leave() -> None:
+    """A spare's, which beats half as often: its power has gone before it got the news."""
+    parts = HeadParts(1, node="node1", lease_s=30)
+    parts.join(replace(a_join(0), is_launch_host=True))
+    for member in parts.members.roster:
+        member.lease.nodes = MANY
+    closing = Closing(parts.settings, parts.members, parts.judge)
+    closing.begin(0, "it is over", 0.0)
+    for member in parts.members.roster:
+        member.lease.beat(Beat(number=1), 0.4)
+    closing.tick(closing.next_tick)
+    assert has_to_end_the_job(closing.left())
+
+
 @pytest.mark.parametrize("lease_s", [3, 10, 60])
 def test_a_head_waits_until_it_knows_who_is_silent_as_the_run_ends(lease_s: float) -> None:
     timing = Timing(lease_s=lease_s)

@@ -422,7 +422,9 @@ class Conduct:
         waited_s, allowed_s = run.clock.now - since, GOES_WITHIN_S + LAST_RECORDS * max(run.scenario.disk_s)
         # One that is to stand still at a point of its code may come to it only now.
         allowed_s += sum(
-            each.lasts_s for each in run.scenario.faults if (each.what, each.node) == ("freeze", agent.number)
+            each.lasts_s
+            for each in run.scenario.faults
+            if each.what == "freeze" and (each.node == agent.number or each.node < 0)  # who that is shows as it comes
         )
         what = f"{agent.name} has no part in the run any more, and is there {waited_s:.1f} s longer"
         require(waited_s <= allowed_s, f"{what}, not {allowed_s:.1f} s")

@@ -28,6 +28,7 @@ LOOKS_PER_LEASE = 12
 SLOW_S = 0.001  # of a sum of times
 RIVALS_S = 1.0  # between two looks
 CLOSES_S = 5.0  # for members to leave, or as long as a silent one is known by then
+LAST_BEAT_S = 0.5  # for a beat that was on its way as they were told
 LATE_S = 0.1  # of timers
 NOBODY_ENDS_JOB = "no agent can reach Slurm's controller"
 RESETS = ("reset", "unreachable")  # a kernel is told by somebody between the two that the connection has ended
@@ -83,7 +84,7 @@ class Headships:
         scenario, waited_s = self._run.scenario, self._run.clock.now - told_at
         patience_s = scenario.lease_s * 2 / 3 - scenario.profile.hurries_s
         # Two beats; one and a half of who has had no part since it joined, and beats half as often.
-        waits_s = max(CLOSES_S, patience_s * (0.5 if nodes <= self._parts[head] else 0.75))
+        waits_s = max(CLOSES_S, patience_s * (0.5 if nodes <= self._parts[head] else 0.75) + LAST_BEAT_S)
         what = f"{agent.name} has told its members to leave, and is head for {waited_s:.2f} s more"
         require(waited_s <= waits_s * (1 + DRIFT) + LATE_S, f"{what}, not {waits_s:.2f} s")
         left = [node for node in sorted(nodes) if self._stays(agent, head, node)]
