@@ -279,6 +279,6 @@ class Progress:
 def is_relieved_in_time(scenario: Scenario) -> bool:
     """Whether nodes that cannot reach their first head find that, and relieve it, within `join_timeout`."""
     times = SEARCH_TIMES
-    pauses_s = times.first_retry_s * (2**scenario.join_retries - 1)
+    pauses_s: float = times.first_retry_s * (2**scenario.join_retries - 1)
     needs_s = (scenario.join_retries + 1) * (times.persists_s + PROBES_S) + pauses_s + RELIEVED_WITHIN_S
     return scenario.join_timeout_s > needs_s + DISK_OPERATIONS * max(scenario.disk_s)
