@@ -422,6 +422,8 @@ def test_a_pause_of_the_head_beside_a_killed_agent_is_one_loss_and_not_all_of_th
         pytest.param(90077733, id="agents whose workers still start are asked again and again by who has lost a head"),
         pytest.param(91016686, id="an attempt may begin as a member whose connection was reset kills its workers"),
         pytest.param(100715519, id="an agent whose join is answered too late is lost to the head that has let it in"),
+        pytest.param(107009046, id="a head that answered nobody for join_timeout comes after another one's attempt"),
+        pytest.param(107009268, id="a second head that a third one follows comes after the attempt of that one"),
         pytest.param(100712222, id="a rank whose time is over may exit 0 as its node begins to stop it"),
     ],
 )

@@ -237,6 +237,7 @@ class Promptness:
         One that had no head yet when that one died looks for it first. A spare whose file server takes seconds for an
         answer learns late of the next one. Who found no head within `join_timeout`, on a disk on which a claim takes
         longer than that, claims the next allocation, and joins after the attempt; others may have joined it meanwhile.
+        So do a head that others had no answer of, and those with it, until they find that another one has claimed.
         """
         run, lost = self._run, self._lost_alone()
         if lost is not None and agent.name not in run.witness.joined:
@@ -248,6 +249,9 @@ class Promptness:
             each.allocation > world.allocation and (before is None or each.node == agent.name)
             for each in run.disk.allocations
         )
+        start = [each for each in run.disk.allocations if each.restart_count == agent.start_number]
+        if before is None and is_slow and start[0].allocation < world.allocation:
+            return True
         searched_s = 0.0 if agent.name in run.witness.joined else (run.clock.now - agent.started_at) * (1 + DRIFT)
         return has_claimed or searched_s >= run.scenario.join_timeout_s
 
