@@ -222,7 +222,7 @@ class Head:
             is_news = message.attempt == member.attempt and member.is_in_world
             return self._reported(member, message, now) if is_news else []
         if isinstance(message, messages.Terminated):
-            return self._end_wait() or self._observe(seen_in(member, message), now)
+            return self._end_for(seen_in(member, message), now)
         if isinstance(message, messages.Health):
             return self._examined(member, message.problem, now)
         if isinstance(message, messages.NoticePolls):
@@ -304,7 +304,10 @@ class Head:
         return self._end_for(Seen(trigger=Trigger.STOP_REQUESTED, detail=stop.by, stop=stop), now)
 
     def _end_for(self, seen: Seen, now: float) -> list[Action]:
-        """End the run for a person, also where it was to end for want of nodes: it would go on if they came back."""
+        """End the run, or its allocation, for a person or the scheduler, also where it was to end for want of nodes.
+
+        It would have gone on if they had come back; whether it goes on in another start is decided by this end.
+        """
         if self._judge.is_short_of_nodes and self.phase not in (HeadPhase.CLOSING, HeadPhase.OVER):
             self._judge.verdict.gathers()
         return self._observe(seen, now)
@@ -344,7 +347,7 @@ class Head:
 
     def job_ends(self, trigger: Trigger, why: str, now: float) -> list[Action]:
         """Stop the workers because the scheduler is about to end the job, while there is time to save."""
-        return self._end_wait() or self._observe(Seen(trigger=trigger, detail=why, stop=self._pending_stop.asked), now)
+        return self._end_for(Seen(trigger=trigger, detail=why, stop=self._pending_stop.asked), now)
 
     def progress_seen(self, progress: str | None) -> None:
         """Keep the present digest of the progress files, by which later failures are judged."""
@@ -594,10 +597,6 @@ class Head:
         self._roster.unseat(None)
         self.phase = HeadPhase.AWAITING_QUORUM
         return self._resume(now) or self._quorum.begin(now) or self._finish()
-
-    def _end_wait(self) -> list[Action]:
-        """Await a quorum no longer, because the allocation ends, and what is known must be on disk before."""
-        return self._finish() if self.phase is HeadPhase.AWAITING_QUORUM else []
 
     def _resume(self, now: float) -> list[Action]:
         """Go on with the run if enough nodes are back, once those that are not have surely fenced."""

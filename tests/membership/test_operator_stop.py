@@ -150,8 +150,9 @@ def test_the_end_of_the_allocation_is_written_at_once_though_a_node_fell_silent_
     assert the_result([*script.stopped(0), *script.stopped(1)]).reason == trigger.value
 
 
-@pytest.mark.parametrize("how", ["the clock", "a TERM"])
-def test_a_head_that_awaits_a_quorum_writes_what_it_knows_when_the_allocation_ends(how: str) -> None:
+@pytest.mark.parametrize(("how", "reason"), [("the clock", "time_limit"), ("a TERM", "terminated")])
+def test_a_head_that_awaits_a_quorum_ends_for_what_ends_the_allocation(how: str, reason: str) -> None:
+    """Whether the job starts again is decided by that: a person who cancels it, or a preemption, means another end."""
     script = HeadScript(3, restart=a_restart_plan())
     script.run()
     script.lose(2, is_gone=False)
@@ -162,7 +163,7 @@ def test_a_head_that_awaits_a_quorum_writes_what_it_knows_when_the_allocation_en
         ended = script.head.job_ends(Trigger.TIME_LIMIT, "it ends", script.now)
     else:
         ended = script.say(0, Terminated(signal_name="SIGTERM"))
-    assert the_result(ended).reason == "node_lost"
+    assert the_result(ended).reason == reason
 
 
 @pytest.mark.parametrize("when", ["while it waits", "while the others stop"])

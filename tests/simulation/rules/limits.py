@@ -10,6 +10,7 @@ import json
 from typing import TYPE_CHECKING, cast
 
 from hpc_elastic.membership.messages import GiveNotice, Message
+from hpc_elastic.membership.phases import HeadPhase
 from hpc_elastic.membership.timing import DRIFT
 from hpc_elastic.rundir.records import AttemptClaim, RunState
 from tests.simulation.disk import LAYOUT
@@ -30,6 +31,7 @@ FRESH_S = 5.0  # of an answer, on which something is done
 SCRIPT_S = 10.0  # before the KILL, in which the batch script asks for the next start of the job
 NEAR_S = 15.0  # a TERM so soon before the time limit is that of the time limit
 REQUEUE, NODE_LOST, STOPPED = 75, 7, 10
+CUTS = {"partition", "one_way"}
 ON = {"time_limit": "time_limit", "preempted": "preempted", "node_lost": "node_loss"}
 
 
@@ -93,7 +95,9 @@ class Limits:
 
     def happens(self, fault: Fault) -> None:
         """It does something with the job."""
-        if self._reason is not None or not self.is_played or self._run.scenario.is_term:
+        # A head that awaits lost nodes has not ended the run yet, and does not for want of them where all are told to end.
+        is_ended = self._reason is not None and not (self._reason == "node_lost" and self._awaits_quorum())
+        if is_ended or not self.is_played or self._run.scenario.is_term:
             return
         scheduler, now = self._run.scheduler, self._run.clock.now
         if fault.what == "limit_moves" and not self._run.scenario.is_scheduler_silent:
@@ -114,6 +118,9 @@ class Limits:
         left = sum(each.is_running for each in self._run.agents)
         if self.is_played and self._reason is None and left < self._run.scenario.min_nodes:
             self._ends("node_lost", self._run.clock.now)
+
+    def _awaits_quorum(self) -> bool:
+        return self._run.head_phase is HeadPhase.AWAITING_QUORUM and not self._run.disk.results
 
     @property
     def _can_ask(self) -> bool:
@@ -272,8 +279,10 @@ class Limits:
         if not reason:
             require(not told, f"nobody knows why the job was stopped, and the records say {told}")
             return
-        reasons = [line.get("reason") for line in told]
-        require(reasons == [reason], f"the records say {reasons}, and the job was stopped for {reason}")
+        reasons, by = [line.get("reason") for line in told], {line.get("by") for line in told}
+        cut = {fault.what for fault in run.scenario.faults} & CUTS  # a node without its head is told, too, and says so
+        is_so = set(reasons) == {reason} and len(reasons) == len(by) and (bool(cut) or len(by) == 1)
+        require(is_so, f"the records say {reasons}, and the job was stopped for {reason}")
         claim = run.disk.latest_claim
         charged = told[0].get("charged")
         if claim is not None and isinstance(charged, dict) and reason != "node_lost":
@@ -309,7 +318,8 @@ class Limits:
         bad = {agent.name for agent in run.agents if agent.exit_code is None or agent.found_at is not None}
         failed = {each.node for each in run.witness.incidents}
         drained = {f"node{fault.node}" for fault in run.scenario.faults if fault.what == "ask_drain"}
-        good = sorted(set(nodes) - set(blamed) - bad - failed - drained)
+        cut = {f"node{node}" for fault in run.scenario.faults if fault.what in CUTS for node in fault.side}
+        good = sorted(set(nodes) - set(blamed) - bad - failed - drained - cut)
         require(not good, f"{what}, and nothing is wrong with {good}")
         news = failed - set(blamed)  # who is blamed since that claim comes after those
         known = [node for node in nodes if node not in news]
