@@ -102,7 +102,34 @@ def test_nobody_waits_for_a_node_of_another_role_in_the_place_of_a_dead_one() ->
     assert run.disk.ended_at < 95.0
 
 
-# 2. Two first heads with two nodes each, of which at least three are needed, once the network is whole again.
+# 2. A node that loses the first head for a moment claims the allocation at once, and stays head beside the one that has
+# enough nodes, for all of join_timeout.
+
+MOMENTS = [
+    pytest.param(Fault(what="pause", node=1, at=4.0, lasts_s=8.0), id="it stands still"),
+    pytest.param(Fault(what="reset", node=1, at=4.0), id="its connection is reset"),
+]
+
+
+@pytest.mark.parametrize("moment", MOMENTS)
+def test_a_node_that_has_lost_the_first_head_for_a_moment_has_its_part_in_the_first_attempt(moment: Fault) -> None:
+    """node1 is here from 12 s, and node3, for which the round waits, from 30 s; the first attempt begins at 600 s."""
+    run = a_run(4, 2, late(3, 30.0), moment, work_s=20.0, join_timeout_s=600.0)
+    assert run.disk.claims[1].members == ("node0", "node1", "node2", "node3")
+    assert run.disk.asked_at[1] < 45.0
+
+
+@pytest.mark.parametrize("what", ["pause", "stall_link"])
+def test_a_new_start_does_not_wait_join_timeout_for_a_node_that_stood_still_for_a_moment(what: str) -> None:
+    """All are there at 21 s, and the new start waits a lease for the old one: in that time node1 loses its head."""
+    faults = Fault(what="requeue", side=(0, 1, 2, 3), at=20.0), Fault(what=what, node=1, at=22.0, lasts_s=8.0)
+    run = a_run(4, 2, *faults, work_s=40.0, join_timeout_s=600.0)
+    assert result_of(run).reason == "succeeded"
+    assert run.disk.claims[2].members == ("node0", "node1", "node2", "node3")
+    assert run.disk.asked_at[2] < 50.0
+
+
+# Two first heads with two nodes each, of which at least three are needed, once the network is whole again.
 
 
 def test_a_first_head_that_was_cut_off_for_twenty_seconds_costs_no_join_timeout() -> None:
@@ -147,6 +174,19 @@ def test_a_head_that_stood_still_ends_the_run_before_a_silent_node() -> None:
     result = result_of(run)
     assert result.written_by == "node0"
     assert "node2" not in result.cause
+
+
+@pytest.mark.parametrize(
+    ("lease_s", "backoff_s"), [pytest.param(3.0, 12.0, id="3 s"), pytest.param(10.0, 35.0, id="10 s")]
+)
+def test_a_silent_node_does_not_end_a_run_whose_head_has_enough_nodes_and_pauses_before_a_restart(
+    lease_s: float, backoff_s: float
+) -> None:
+    """As where a broken network card fails a worker first. Two nodes are enough, and three live and reach each other."""
+    faults = Fault(what="kill_worker", node=2, at=20.0), cut(1, 21.0)
+    run = a_run(4, 2, *faults, lease_s=lease_s, backoff_first_s=backoff_s)
+    assert result_of(run).reason == "succeeded"
+    assert run.disk.claims[2].members == ("node0", "node2", "node3")
 
 
 # 4. Who is named, and who is counted, at the end for want of nodes.
