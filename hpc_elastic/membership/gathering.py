@@ -42,9 +42,10 @@ class Gathering:
 
     The first round waits `join_timeout` for every node that can still join, but for the spares of a full world only a
     moment. A node that did not join then is not waited for again at every restart, as long as there are enough nodes
-    without it. Neither is a node that was refused, or gave up. A member that has said goodbye has a moment to return,
-    also where the run needs it. If enough nodes are here, a dead head before this one is not waited for either, and one
-    that was only silent for two leases. A successor waits for the nodes of the world that it carries on, see `losses`.
+    without it, and otherwise no longer than a silent one. Neither is a node that was refused, or gave up. A member that
+    has said goodbye has a moment to return, also where the run needs it. If enough nodes are here, a dead head before
+    this one is not waited for either, and one that was only silent for two leases. A successor waits for the nodes of
+    the world that it carries on, see `losses`.
 
     Args:
         roster: the agents that have joined.
@@ -78,6 +79,8 @@ class Gathering:
         self._heads_until = NEVER  # until when that may change
         self._due = self._deadline = NEVER  # when `join_timeout` is over, and until when the round waits
         self.has_world = succession is not None  # nodes have had their places
+        self._unjoined: tuple[str, ...] = ()  # those that had not come when the first attempt was opened
+        self._unjoined_until = -NEVER  # until when they may come in time
         self._is_waiting_for_returns = False
         self._left_behind: set[str] = set()
         self._late: list[MissingNode] = []
@@ -319,6 +322,27 @@ class Gathering:
         self._has_waited = True
         for node in self._roster.missing():
             self._roster.leave_out(node)
+
+    def opens(self) -> None:
+        """Take note that an attempt is opened, though it may start no workers: no round waits for newcomers then."""
+        if self.has_world:
+            return
+        self.has_world, self._unjoined_until = True, self._due
+        self._unjoined = tuple(node for node in self._roster.missing() if not self._lost.is_lost(node))
+        for node in self._unjoined:
+            self._roster.leave_out(node)
+
+    def newcomers_until(self, now: float) -> float:
+        """Return until when nodes that have never come may make enough, in monotonic seconds; it may be past.
+
+        They have what is left of `join_timeout`, but no longer than a silent node, which would end the run itself.
+        """
+        if now >= self._unjoined_until:
+            return -NEVER
+        coming = sum(node not in self._gone and self._roster.get(node) is None for node in self._unjoined)
+        if self._roster.healthy + coming < self._min_nodes or not coming:
+            return -NEVER
+        return min(now + self._settings.timing.awaits_return_s, self._unjoined_until)
 
     def waits_for(self) -> tuple[str, ...]:
         """Return the nodes that can still join."""

@@ -303,7 +303,7 @@ class Head:
             return []
         return self._end_for(Seen(trigger=Trigger.STOP_REQUESTED, detail=stop.by, stop=stop), now)
 
-    def _end_for(self, seen: Seen, now: float) -> list[Action]:
+    def _end_for(self, seen: Seen | None, now: float) -> list[Action]:
         """End the run, or its allocation, for a person or the scheduler, also where it was to end for want of nodes.
 
         It would have gone on if they had come back; whether it goes on in another start is decided by this end.

@@ -69,7 +69,7 @@ class Opening:
             *self._judge.counts_losses(),
         ]
         claim, world = self._judge.prepare_attempt()
-        gathering.has_world = True  # though it may start no workers
+        gathering.opens()
         return [*told, ClaimAttempt(claim=claim, world=world)]
 
     def assign(self, world: World, digest: str, now: float) -> list[Action]:

@@ -1,4 +1,4 @@
-"""The wait of a head with too few nodes for those that it has lost."""
+"""The wait of a head with too few nodes for those that it has lost, or that have not come yet."""
 
 from __future__ import annotations
 
@@ -32,16 +32,16 @@ class QuorumWait:
 
     def begin(self, now: float) -> list[Action]:
         """Begin the wait, and return what is said of it; nothing if the run may end at once."""
-        members = self._members
+        members, can_resume = self._members, self._judge.can_resume
         self.until = members.losses.may_end_at(
-            self._settings.min_nodes, len(members.roster), now, can_resume=self._judge.can_resume
+            self._settings.min_nodes, len(members.roster), now, can_resume=can_resume
         )
+        awaited = "silent ones to come back, or to go on by themselves"
+        if now >= self.until and can_resume:
+            self.until, awaited = members.gathering.newcomers_until(now), "those that have not come yet"
         if now >= self.until:
             return []
-        text = (
-            f"too few nodes are left here; waiting {self.until - now:.1f} s for silent ones to come back, or to go on "
-            "by themselves"
-        )
+        text = f"too few nodes are left here; waiting {self.until - now:.1f} s for {awaited}"
         note = Note(name="run.yielding", message=text, attempt=self._judge.history.attempts)
         return [Log(text=text, level="warning"), note]
 

@@ -707,16 +707,43 @@ def test_a_node_that_said_goodbye_to_an_earlier_world_is_waited_for_two_leases_w
     )
 
 
-def test_a_node_that_may_come_for_the_first_time_is_waited_for_beside_one_that_said_goodbye() -> None:
-    script = HeadScript(4, min_nodes=3, join_timeout_s=60)
+def without_a_spare(join_timeout_s: float) -> HeadScript:
+    """Three nodes are needed and at work; the fourth has not come yet, and node2 says goodbye."""
+    script = HeadScript(4, min_nodes=3, max_nodes=3, join_timeout_s=join_timeout_s)
     script.join(0, 1, 2)
-    script.pass_time(61)
+    script.pass_time(5)
     script.claimed()
     script.say(2, Dropped(reason="no answer for 6 s"))
     script.beating.discard(2)
     restart(script, 0, 1)
-    assert not of_kind(script.pass_time(59), WriteResult)
+    return script
+
+
+def test_a_node_that_may_come_for_the_first_time_is_waited_for_beside_one_that_said_goodbye() -> None:
+    script = without_a_spare(join_timeout_s=600)
+    assert not of_kind(script.pass_time(2 * LEASE_S - 1), WriteResult)
     assert the_claim(script.join(3)).claim.members == ("node0", "node1", "node3")
+
+
+def test_a_node_that_has_never_come_is_waited_for_no_longer_than_a_silent_one() -> None:
+    """The one that said goodbye would end the run else, and name those that are here."""
+    script = without_a_spare(join_timeout_s=600)
+    assert the_cause(script.pass_time(2 * LEASE_S + 1)) == ("node_lost", ExitCode.NODE_LOST)
+
+
+@pytest.mark.parametrize(("join_timeout_s", "waits_s"), [(600, 2 * LEASE_S), (15, 10)])
+def test_a_spare_that_has_not_come_yet_has_a_moment_to_take_the_place_of_a_dead_node(
+    join_timeout_s: float, waits_s: float
+) -> None:
+    """But it has no longer than `join_timeout`, of which five seconds have passed."""
+    script = HeadScript(4, min_nodes=3, max_nodes=3, join_timeout_s=join_timeout_s)
+    script.join(0, 1, 2)
+    script.pass_time(5)
+    script.claimed()
+    script.lose(2, is_gone=True)
+    script.stopped(0)
+    assert not of_kind([*script.stopped(1), *script.pass_time(waits_s - 1)], WriteResult)
+    assert the_cause(script.pass_time(2)) == ("node_lost", ExitCode.NODE_LOST)
 
 
 def test_the_only_node_of_a_role_that_said_goodbye_and_does_not_return_ends_the_run() -> None:

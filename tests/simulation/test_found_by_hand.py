@@ -182,7 +182,7 @@ def test_a_head_that_stood_still_ends_the_run_before_a_silent_node() -> None:
 def test_a_silent_node_does_not_end_a_run_whose_head_has_enough_nodes_and_pauses_before_a_restart(
     lease_s: float, backoff_s: float
 ) -> None:
-    """As where a broken network card fails a worker first. Two nodes are enough, and three live and reach each other."""
+    """As where a broken network card fails a worker first. Two nodes are enough, and three reach each other."""
     faults = Fault(what="kill_worker", node=2, at=20.0), cut(1, 21.0)
     run = a_run(4, 2, *faults, lease_s=lease_s, backoff_first_s=backoff_s)
     assert result_of(run).reason == "succeeded"

@@ -95,7 +95,7 @@ class Limits:
 
     def happens(self, fault: Fault) -> None:
         """It does something with the job."""
-        # A head that awaits lost nodes has not ended the run yet, and does not for want of them where all are told to end.
+        # A head that awaits lost nodes has not ended the run yet, nor does it so where all are told to end.
         is_ended = self._reason is not None and not (self._reason == "node_lost" and self._awaits_quorum())
         if is_ended or not self.is_played or self._run.scenario.is_term:
             return
