@@ -57,6 +57,13 @@ from hpc_elastic.rundir.state_records import KeptState
 
 NEVER = float("inf")
 ENDING = HeadPhase.CLOSING, HeadPhase.OVER
+BETWEEN_ATTEMPTS = (
+    HeadPhase.STOPPING,
+    HeadPhase.PAUSING,
+    HeadPhase.GATHERING,
+    HeadPhase.CLAIMING,
+    HeadPhase.AWAITING_QUORUM,
+)
 
 
 class Head:
@@ -96,6 +103,7 @@ class Head:
         self._opening = Opening(settings, self._members, self._judge, self._notices)
         self._quorum = QuorumWait(settings, self._members, self._judge)
         self._resume_at = -NEVER
+        self._has_opened = False  # the latest attempt
         self._held = HeldTimeouts()
         self._own_node = OwnNode(settings, self._roster, self._members.leases)
         self._opens_at = now + settings.timing.starts_again_after_s if settings.may_predecessor_live else -NEVER
@@ -133,6 +141,25 @@ class Head:
     def is_at_first(self) -> bool:
         """Return whether this head gathers for the first attempt of its allocation; any thread may ask."""
         return self.phase is HeadPhase.GATHERING and not self.gathering.has_world
+
+    @property
+    def is_awaited(self) -> bool:
+        """Return whether nodes that this head has lost might end the run before it goes on; any thread may ask.
+
+        It has opened the latest attempt, and opens the next one or ends the run: others need to know that it is there.
+        """
+        return self._has_opened and self.phase in BETWEEN_ATTEMPTS and self._members.losses.may_live
+
+    @property
+    def awaits_quorum_for_another(self) -> bool:
+        """Return whether this head would end a run for want of nodes whose latest attempt another one has opened."""
+        return self.phase is HeadPhase.AWAITING_QUORUM and not self._has_opened
+
+    def other_is_present(self, now: float) -> list[Action]:
+        """Handle a word of the head that has opened the latest attempt: it is there, and ends the run if need be."""
+        if self.awaits_quorum_for_another:
+            self._quorum.prolong(now)
+        return []
 
     def yields(self, to: str, allocation: int, now: float, *, relieves: str = "") -> list[Action]:
         """Step down for another head of this start, which has claimed a later allocation, if too few nodes are here.
@@ -361,6 +388,7 @@ class Head:
         if not is_ours:
             return self.superseded(f"another head has opened attempt {attempt}")
         judge.attempt_claimed(attempt)
+        self._has_opened = True
         self._tally.forget(world)  # also where it starts no workers: its ranks need not be those of the one before
         if judge.verdict.decision is not None:
             return self._stop(judge.verdict.decision, now)

@@ -45,6 +45,10 @@ class QuorumWait:
         note = Note(name="run.yielding", message=text, attempt=self._judge.history.attempts)
         return [Log(text=text, level="warning"), note]
 
+    def prolong(self, now: float) -> None:
+        """Wait for the head that has opened the latest attempt, which is there: it ends the run, or goes on."""
+        self.until = max(self.until, now + self._settings.timing.awaits_return_s)
+
     def resumes(self, now: float) -> list[Action]:
         """Return what is said of a run that goes on because enough nodes are back; nothing if it does not."""
         gathering = self._members.gathering

@@ -19,6 +19,7 @@ RECORDS = {
     "allocations/NNNN.json": records.AllocationClaim,
     "attempts/NNNN/claim.json": records.AttemptClaim,
     "attempts/NNNN/world.json": records.World,
+    "attempts/NNNN/head.json": records.HeadPresence,
     "attempts/NNNN/nodes/NODE.json": records.NodeResult,
     "attempts/NNNN/nodes/NODE.marks.jsonl": records.LogMark,
     "nodes/NODE/events.jsonl": records.Event,

@@ -216,6 +216,10 @@ class RunLayout:
         """Return the file of the World record, the attempt's roster."""
         return f"{self.attempt(attempt)}/world.json"
 
+    def head_presence(self, attempt: int) -> str:
+        """Return the HeadPresence record, there if the attempt's head has lost nodes that may live, and stops it."""
+        return f"{self.attempt(attempt)}/head.json"
+
     def proposed_world(self, attempt: int, node: str) -> str:
         """Return the roster file of a head on this node; it becomes `world` once the head has the attempt's claim."""
         return f"{self.attempt(attempt)}/.world.{node}.json"

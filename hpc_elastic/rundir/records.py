@@ -127,6 +127,21 @@ class RendezvousRecord:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class HeadPresence:
+    """`attempts/NNNN/head.json`: the head that has opened the attempt is there, between it and the next one.
+
+    It is written about once a second while nodes that this head has lost may live: one of them that reaches nobody does
+    not end the run as long as `number` grows.
+    """
+
+    format_version: int = FORMAT_VERSION
+    run: str
+    attempt: int
+    head: str
+    number: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Spend:
     """The part of the run's budget that all its attempts so far have used up."""
 

@@ -45,3 +45,13 @@ def test_a_run_goes_on_when_enough_nodes_are_back() -> None:
     parts.join(a_join(1), now=3.0)
     (log,) = of_kind(quorum.resumes(3.0), Log)
     assert log.text == "enough nodes are back: the run goes on"
+
+
+def test_a_word_of_the_head_that_has_opened_the_latest_attempt_prolongs_the_wait() -> None:
+    parts, quorum = short_of_nodes(is_gone=False)
+    quorum.begin(1.0)
+    until = quorum.until
+    quorum.prolong(2.0)
+    assert quorum.until == until
+    quorum.prolong(until)
+    assert quorum.until == until + parts.settings.timing.awaits_return_s

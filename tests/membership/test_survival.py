@@ -1310,3 +1310,35 @@ def test_a_new_start_opens_its_attempt_as_soon_as_no_old_agent_has_workers() -> 
     assert not of_kind(script.join(0, 1), ClaimAttempt)
     assert not of_kind(script.pass_time(opens_at - 0.001), ClaimAttempt)
     assert of_kind(script.pass_time(0.002), ClaimAttempt), "and not at the next look at the leases"
+
+
+def test_a_lone_successor_does_not_end_a_run_whose_head_says_that_it_is_there() -> None:
+    """What the head says on disk is all that a node can know whose cable is cut."""
+    script = succeeding(succession(is_dead=False), min_nodes=4)
+    script.join(1)
+    script.pass_time(2 * LEASE_S + 2)
+    assert script.head.awaits_quorum_for_another
+    for _ in range(5):
+        assert not script.head.other_is_present(script.now)
+        assert not of_kind(script.pass_time(2 * LEASE_S - 1), WriteResult)
+    assert the_cause(script.pass_time(2)) == ("node_lost", ExitCode.NODE_LOST)
+
+
+def test_a_head_is_awaited_while_nodes_that_it_has_lost_may_live_until_it_opens_the_next_attempt() -> None:
+    script = HeadScript(3, min_nodes=2)
+    script.run()
+    assert not script.head.is_awaited
+    script.lose(2, is_gone=False)
+    assert script.head.is_awaited
+    restart(script, 0, 1)
+    script.pass_time(LEASE_S)
+    assert script.head.is_awaited
+    script.claimed()
+    assert not script.head.is_awaited
+
+
+def test_nobody_awaits_a_head_whose_lost_nodes_are_dead() -> None:
+    script = HeadScript(3, min_nodes=2)
+    script.run()
+    script.lose(2, is_gone=True)
+    assert not script.head.is_awaited

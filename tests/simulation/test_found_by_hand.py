@@ -25,11 +25,17 @@ def a_role(name: str, least: int, most: int, work_s: float) -> Role:
 
 
 def a_run(
-    nodes: int, least: int, *faults: Fault, most: int | None = None, work_s: float = 60.0, **changes: object
+    nodes: int,
+    least: int,
+    *faults: Fault,
+    most: int | None = None,
+    work_s: float = 60.0,
+    seed: int = 1,
+    **changes: object,
 ) -> SimulatedRun:
     """A run that has been played."""
     role = a_role("trainer", least, most or nodes, work_s)
-    run = SimulatedRun(Scenario(seed=1, roles=(role,), nodes=nodes, faults=faults, **changes))  # type: ignore[arg-type]
+    run = SimulatedRun(Scenario(seed=seed, roles=(role,), nodes=nodes, faults=faults, **changes))  # type: ignore[arg-type]
     run.play()
     return run
 
@@ -137,6 +143,19 @@ def test_a_first_head_that_was_cut_off_for_twenty_seconds_costs_no_join_timeout(
     run = a_run(4, 3, late(3, 30.0), cut(0, 2.5, 20.0), work_s=20.0, join_timeout_s=600.0)
     assert result_of(run).reason == "succeeded"
     assert run.disk.asked_at[1] < 30.0 + 2 * 10.0 + 15.0
+
+
+def test_all_nodes_that_reach_each_other_again_before_the_first_attempt_find_one_head() -> None:
+    """All four are needed, and there, from 28 s: three heads wait for each other, and the run ends at 623 s."""
+    faults = late(3, 25.0), cut(0, 9.0, 8.0), deaf(2, 13.0, 15.0)
+    run = a_run(4, 4, *faults, work_s=30.0, join_timeout_s=600.0, seed=207)
+    assert result_of(run).reason == "succeeded"
+
+
+def test_a_node_that_comes_while_a_result_is_still_to_be_written_does_not_leave_as_if_it_were() -> None:
+    """node0 sends node7 away at 30.90 s, and finds at 30.91 s that the run goes on under node2, which needs node7."""
+    run = a_run(8, 8, late(7, 30.0), cut(2, 5.0, 8.0), work_s=20.0, join_timeout_s=600.0)
+    assert result_of(run).reason == "succeeded"
 
 
 def test_a_late_node_finds_the_head_that_it_can_reach_though_one_that_is_cut_off_has_the_latest_claim() -> None:

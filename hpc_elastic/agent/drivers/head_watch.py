@@ -18,7 +18,7 @@ from hpc_elastic.membership.gathering import Diagnosis
 from hpc_elastic.membership.head import Head
 from hpc_elastic.membership.notices import NoticeGiven
 from hpc_elastic.membership.phases import HeadPhase
-from hpc_elastic.rundir.records import AllocationClaim, AttemptClaim, Request, RunResultRecord
+from hpc_elastic.rundir.records import AllocationClaim, AttemptClaim, HeadPresence, Request, RunResultRecord
 
 Diagnose = Callable[[Sequence[str]], Sequence[Diagnosis]]
 Do = Callable[[Callable[[float], list[Action]]], None]
@@ -47,7 +47,8 @@ class Look:
 
     `stop_by`: who asked for the end. `started`: the allocation of a later start of the job.
     `later`: a later attempt's claim. `rival`: another node's claim of a later allocation in this start.
-    `result`: how the run ended. `asked`: other requests of people that are not passed on yet.
+    `result`: how the run ended. `asked`: other requests of people that are not passed on yet. `present`: the latest
+    word of the head that has opened the latest attempt.
     """
 
     stop_by: str | None = None
@@ -56,6 +57,7 @@ class Look:
     rival: AllocationClaim | None = None
     result: RunResultRecord | None = None
     asked: tuple[Request, ...] = ()
+    present: HeadPresence | None = None
 
 
 NOTHING = Look()
@@ -114,6 +116,8 @@ class HeadWatch:
         self._is_stop_told = False
         self.is_stop_requested = False  # set as soon as the thread has seen the request, whatever the head is doing
         self._started: int | None = None  # likewise, the allocation of a later start of the job
+        self._present: HeadPresence | None = None  # the latest word of another head
+        self._presences = 0  # of this one
         self._has_found = asyncio.Event()
         disk.best_effort(self._pass_over_old_requests)  # before any worker of this head runs
         self._stop_watching = disk.watch(self._has_something, self._has_found.set, every_s=times.look_every_s)
@@ -134,6 +138,7 @@ class HeadWatch:
             if not self._is_superseded_in(look):  # else the other head answers
                 self._pass_on(look.asked)
             self._judge(look)
+            self._hear_of_head(look)
 
     async def watch_missing(self) -> None:
         """Tells the head, while nodes are missing, what their agents have found out."""
@@ -170,6 +175,10 @@ class HeadWatch:
     def _has_something(self) -> bool:
         """Returns whether a look found anything; blocks."""
         look = self._look(self._head.attempt)
+        if self._head.is_awaited:
+            self._presences += 1
+            with suppress(RunDirectoryError):
+                self._journal.tell_presence(self._head.attempt, self._presences)
         self.is_stop_requested |= self._journal.is_end_wanted
         self._started = look.started
         return look != NOTHING
@@ -188,6 +197,7 @@ class HeadWatch:
                 later=journal.latest_attempt(above=attempt),
                 rival=journal.find_rival() if self._may_yield and self._head.is_at_first else None,
                 result=journal.find_result(),
+                present=journal.presence(attempt) if self._head.awaits_quorum_for_another else None,
             )
         except RunDirectoryError:
             return NOTHING
@@ -217,6 +227,11 @@ class HeadWatch:
             self._do(lambda now: head.stop_requested(by, now))
         elif (rival := look.rival) is not None:
             self._do(lambda now: head.yields(rival.node, rival.allocation, now, relieves=rival.relieves))
+
+    def _hear_of_head(self, look: Look) -> None:
+        if look.present is not None and look.present != self._present:
+            self._do(self._head.other_is_present)
+        self._present = look.present
 
     def _may_be_own(self, claim: AttemptClaim) -> bool:
         """Returns whether this head is making a claim like this one, to which the file system's answer may be lost.

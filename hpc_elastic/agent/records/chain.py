@@ -15,6 +15,7 @@ from hpc_elastic.rundir.records import (
     AllocationClaim,
     AttemptClaim,
     Endpoint,
+    HeadPresence,
     NodeResult,
     RunResultRecord,
     WorkerState,
@@ -207,6 +208,10 @@ class ClaimChain:
     def result(self) -> RunResultRecord | None:
         """Return the run's result, None if the run is not over; NFS does not hide one that was looked for before."""
         return self._read(RunResultRecord, self._layout.result, read_json_anew)
+
+    def presence(self, attempt: int) -> HeadPresence | None:
+        """Return the latest word that an attempt's head is there, None if there was none; NFS does not hide it."""
+        return self._read(HeadPresence, self._layout.head_presence(attempt), read_json_anew)
 
     def read_records(self, *, needs_world: bool) -> Records:
         """Return all records that an agent without a head needs.

@@ -34,6 +34,7 @@ from hpc_elastic.rundir.layout import RunLayout
 from hpc_elastic.rundir.records import (
     AttemptClaim,
     Budget,
+    HeadPresence,
     NodeResult,
     Request,
     RunResultRecord,
@@ -365,6 +366,23 @@ class Journal(AllocationClaims):
         ended = None if result.ended is None else utc_text(time.time())
         stamped = replace(result, started=utc_text(started), ended=ended)
         write_json(self._layout.node_result(result.attempt, result.node), to_json(stamped))
+
+    def tell_presence(self, attempt: int, number: int) -> None:
+        """Record that this agent, which is the head that has opened the attempt, is there.
+
+        Raises:
+            RunDirectoryError: the record cannot be written.
+        """
+        present = HeadPresence(run=self._plan.run, attempt=attempt, head=self._place.node, number=number)
+        write_json(self._layout.head_presence(attempt), to_json(present))
+
+    def presence(self, attempt: int) -> HeadPresence | None:
+        """Return the latest word that the head which has opened the attempt is there, None if there was none.
+
+        Raises:
+            RunDirectoryError: the record cannot be read.
+        """
+        return self._chain.presence(attempt)
 
     # From people.
 
