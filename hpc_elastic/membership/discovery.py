@@ -117,13 +117,15 @@ class DiscoverySettings:
     """The values that stay the same during one search.
 
     `claims_left`: how often this agent may still claim an allocation that has no attempt. `can_end_job`: it has had an
-    answer from Slurm at its start.
+    answer from Slurm at its start. `asks_again_s`: for how long it asks a head that fell silent before the first
+    attempt, until it claims in the place of that one.
     """
 
     node: str
     join_timeout_s: float
     claims_left: int = MOST_CLAIMS
     can_end_job: bool = False
+    asks_again_s: float = 0.0
 
 
 class DiscoveryPhase(str, Enum):
@@ -325,11 +327,17 @@ class HeadDiscovery:
             return NEVER
         if self._order is not None:
             return self._began + GATHERS_AFTER_S * turn
-        turn += TURNS_TO_ASK * self._is_news_of_another_head()
+        asks_s = 0.0
+        if self._is_news_of_another_head():
+            turn += TURNS_TO_ASK
+        elif not self._lost.is_dead:  # perhaps this node stood still, or its link did, and no other
+            asks_s = self._settings.asks_again_s
+        elif self._lost.node is not None:  # or its connection was reset, and it answers at once
+            asks_s = GATHERS_AFTER_S
         # On a disk that answers later than a turn all nodes would claim before they see each other's claims, again and
         # again.
-        wait_s = GATHERS_AFTER_S * turn
-        return self._began + max(wait_s, min(turn * self._read_took_s, self._settings.join_timeout_s / 2))
+        turns_s = max(GATHERS_AFTER_S * turn, min(turn * self._read_took_s, self._settings.join_timeout_s / 2))
+        return self._began + asks_s + turns_s
 
     def _may_be_headless(self) -> bool:
         """Return whether the latest claim's head may be gone, by what its machine has told a spare.
@@ -412,7 +420,9 @@ class HeadDiscovery:
             if first is None:
                 return []
             is_dead = lost.is_dead and lost.node in (None, first.node)
-            return [] if is_dead or first.node == own else [(first.node, first.head)]
+            if first.node == own or (is_dead and (lost.node is None or self._rounds % DEAD_HEAD_ROUNDS)):
+                return []
+            return [(first.node, first.head)]
         is_member = own in order.members
         asked = self._near(order.before(own) if is_member else order.turns, now)
         if not is_member:

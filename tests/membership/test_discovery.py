@@ -513,6 +513,23 @@ def test_a_turn_to_claim_the_next_allocation_lasts_as_long_as_a_look_at_the_clai
     assert is_claimed == [False, True]
 
 
+@pytest.mark.parametrize(
+    ("is_dead", "asks_s"), [pytest.param(True, 0.5, id="it was reset"), pytest.param(False, 5.0, id="it is silent")]
+)
+def test_a_head_that_was_lost_before_the_first_attempt_is_asked_again_before_its_place_is_taken(
+    is_dead: bool, asks_s: float
+) -> None:
+    """Perhaps this node stood still, and no other: then that head answers, and two heads would wait for each other."""
+    lost = LostHead(node="node0", contact=-1.0, is_dead=is_dead, why="reset")
+    discovery = HeadDiscovery(replace(SETTINGS, node="node1", asks_again_s=5.0), lost, 0.0)
+    discovery.tick(0.0)
+    (dial,) = discovery.read(records(), 0.0)
+    assert (isinstance(dial, Dial), dial.node) == (True, "node0")  # type: ignore[union-attr]
+    early, due = (discovery.tick(asks_s + beside) for beside in (-0.01, 0.01))
+    is_claimed = [any(isinstance(action, ClaimAllocation) for action in actions) for actions in (early, due)]
+    assert is_claimed == [False, True]
+
+
 def test_a_quick_look_at_the_claims_halves_what_a_slow_one_has_shown() -> None:
     lost = LostHead(node=None, contact=-1.0, is_dead=True, why="reset")
     discovery = HeadDiscovery(replace(SETTINGS, node="node3"), lost, 0.0)

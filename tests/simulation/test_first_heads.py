@@ -125,10 +125,13 @@ def stalled(node: int, lasts_s: float, at: float = KILLED_AT) -> Fault:
 
 @pytest.mark.parametrize("gone", [0, 1, 2])
 def test_an_agent_claims_half_a_second_later_for_each_one_before_it(gone: int) -> None:
-    """On a quick disk: however little a look at the claims takes, and whatever the others do that are gone, too."""
+    """On a quick disk: however little a look at the claims takes, and whatever the others do that are gone, too.
+
+    The head itself is asked first: its connection may have been reset, and it lives.
+    """
     _, claimed = who_claim(killed=1 + gone)
     assert next(iter(claimed)) == TURNS[gone]
-    assert 0.5 * gone <= claimed[TURNS[gone]] - KILLED_AT < 0.5 * gone + 0.1
+    assert 0.5 * (1 + gone) <= claimed[TURNS[gone]] - KILLED_AT < 0.5 * (1 + gone) + 0.1
 
 
 def test_where_a_look_takes_long_the_others_see_the_claim_of_the_first_before_their_turn() -> None:
@@ -140,7 +143,7 @@ def test_where_a_look_takes_long_the_others_see_the_claim_of_the_first_before_th
 
 def test_one_whose_disk_is_a_little_slower_than_those_of_the_others_still_claims_first() -> None:
     """Their next look is a quick one: it halves the time for which they wait, and does not end it."""
-    run, claimed = who_claim(stalled(1, 10.6), stalled(2, 9.0), stalled(3, 9.0), join_timeout_s=20.0)
+    run, claimed = who_claim(stalled(1, 10.1), stalled(2, 9.0), stalled(3, 9.0), join_timeout_s=20.0)
     assert list(claimed) == ["node1"]
     assert run.disk.claims[1].members == ("node1", "node2", "node3")
 
@@ -160,7 +163,7 @@ def test_an_agent_whose_disk_stands_still_claims_after_the_half_of_join_timeout(
     )
     _, claimed = who_claim(first, again, killed=3, join_timeout_s=20.0)
     assert list(claimed) == ["node2"]
-    assert claimed["node2"] == pytest.approx(KILLED_AT + 9.0 + 10.0, abs=0.1)
+    assert claimed["node2"] == pytest.approx(KILLED_AT + 9.0 + 10.0 + 0.5, abs=0.1)  # the head is asked once more
 
 
 @pytest.mark.long
@@ -181,7 +184,7 @@ def test_sides_of_a_cut_network_that_all_lack_nodes_claim_eight_times_and_no_mor
             roles=(role,),
             nodes=4,
             lease_s=3.0,
-            join_timeout_s=10.0,
+            join_timeout_s=12.0,
             disk_s=(disk_s,),
             faults=(late, *cuts),
         )
@@ -215,7 +218,8 @@ def test_an_agent_that_was_answered_while_it_claimed_in_vain_joins_the_one_that_
     with mock.patch.object(Successor, "_act", stall_in_claim):
         run.play()
     assert [allocation.node for allocation in run.disk.allocations] == ["node0", "node2"]
-    assert [what.node for _, who, what in run.events if who == "node1" and isinstance(what, Dial)] == ["node0", "node2"]
+    asked = [what.node for _, who, what in run.events if who == "node1" and isinstance(what, Dial)]
+    assert list(dict.fromkeys(asked)) == ["node0", "node2"]
     assert (run.disk.claims[1].head, run.disk.results[0].reason) == ("node2", "succeeded")
 
 

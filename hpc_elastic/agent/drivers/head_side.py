@@ -170,6 +170,7 @@ class HeadSide(Receiver):
             join_timeout_s=elastic.join_timeout_s,
             claims_left=left,
             can_end_job=self._member.join.can_end_job,
+            asks_again_s=self._timing.returns_within_s,
         )
         return Successor(
             settings,

@@ -125,6 +125,17 @@ class AllocationClaims(EventLog):
         self._took(ClaimedAllocation(claim=mine, is_ours=True))
         return True
 
+    def find_heads(self) -> list[AllocationClaim]:
+        """Return the latest claim of each node that has made one in this start of the job, the latest first.
+
+        Raises:
+            RunDirectoryError: the claims cannot be read.
+        """
+        claims: dict[str, AllocationClaim] = {}
+        for each in self._chain.of_this_start():
+            claims.setdefault(each.node, each)
+        return list(claims.values())
+
     def find_rival(self) -> AllocationClaim | None:
         """Return another node's claim of a later allocation in this start of the job, None if there is none."""
         claim = self._chain.later_here(above=self.allocation)

@@ -76,6 +76,11 @@ class Candidacy:
         """Returns the latest claim of this start of the job, None if there is none."""
         return await self._retry(self._journal.find_allocation, say)
 
+    async def find_others(self, latest: AllocationClaim, say: Callable[[str, Level], None]) -> list[AllocationClaim]:
+        """Returns the claims that other nodes have made in this start of the job before the latest one."""
+        known = (latest.node, self._allocation.node)
+        return [each for each in await self._retry(self._journal.find_heads, say) if each.node not in known]
+
     async def find_successor(
         self, head: AllocationClaim | None, say: Callable[[str, Level], None]
     ) -> AllocationClaim | None:

@@ -77,6 +77,7 @@ class HeadSearch:
         self._times = times
         self._loop = asyncio.get_running_loop()
         self._known: AllocationClaim | None = None
+        self._others: list[AllocationClaim] = []  # of heads before that one: its network may be cut, and theirs not
         self.relieved: MissingNode | None = None  # the head in whose place this one is, for most nodes cannot reach it
         self._explainer = Explainer(plan.network.port_range)
 
@@ -185,6 +186,8 @@ class HeadSearch:
                     if records.has_head_failed and await self._candidacy.succeed_failed(self._known, say):
                         return False  # where another agent was first, the next look finds its claim
                 self._knows(await self._candidacy.find_latest(say) or self._known)
+                if self._known is not None and now - self._asked_since >= self._times.others_after_s:
+                    self._others = await self._candidacy.find_others(self._known, say)
                 if self._known is None and not self._lookup.addresses:
                     self._lookup = await self._resolve()
                 read_at = self._loop.time() + self._times.read_claim_every_s
@@ -251,10 +254,14 @@ class HeadSearch:
         return await self._loop.run_in_executor(None, lambda: resolve_node(allocation.nodes[0], self._plan.network))
 
     def _candidates(self, rounds: int) -> list[Place]:
-        """Returns the places to dial now: the claimed one if it is known, else node 0's likely port and one more."""
+        """Returns the places to dial now: the claimed one if it is known, else node 0's likely port and one more.
+
+        Where several nodes have claimed, and the latest does not answer, another one of them is dialled as well.
+        """
         known, head = self._known, self._allocation.nodes[0]
         if known is not None:
-            return [Place(head=known.node, address=known.head.address, port=known.head.port, is_certain=True)]
+            claims = [known, *([self._others[rounds % len(self._others)]] if self._others else [])]
+            return [Place(head=at.node, address=at.head.address, port=at.head.port, is_certain=True) for at in claims]
         others = self._ports[1:]
         ports = [self._ports[0], *([others[rounds % len(others)]] if others and rounds else [])]
         addresses = self._lookup.addresses
@@ -285,7 +292,8 @@ class HeadSearch:
             else:
                 if why is None:
                     return True
-                trouble.met(not_answered(place, why), self._loop.time())
+                if place is places[0] or not place.is_certain:
+                    trouble.met(not_answered(place, why), self._loop.time())
         return False
 
     async def _ask(

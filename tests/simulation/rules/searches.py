@@ -349,8 +349,10 @@ class Searches:
     def _rounds_between(self, agent: Agent, discovery: HeadDiscovery, search: _Search, node: str) -> int | None:
         """How many rounds pass without a question to the only node that is asked; None: that is not known."""
         records, lost = search.records, discovery._lost
-        if records is None or records.claim is None:
+        if records is None:
             return 0
+        if records.claim is None:  # before the first attempt all ask a dead head, whose connection may have been reset
+            return (ROUNDS_OF_DEAD - 1) * (lost.is_dead and lost.node == node)
         if records.claim.head != node or lost.node != node:
             return 0 if records.claim.head != node else None
         return (ROUNDS_OF_DEAD - 1) * (lost.is_dead and agent.name in records.claim.members)
