@@ -38,6 +38,7 @@ class Closing:
         "_roster",
         "_settings",
         "exit_code",
+        "has_begun",
         "next_tick",
     )
 
@@ -51,6 +52,7 @@ class Closing:
         self._is_settled: bool
         self._ender: str | None = None  # who was told to end the job, and is not known to be gone
         self._is_script_unsure = False  # its node's agent was gone when the run ended
+        self.has_begun = False  # it is decided, and on disk
         self.next_tick = NEVER  # when `tick` must be called at the latest, in monotonic seconds
         self.exit_code = int(ExitCode.SUCCESS)
 
@@ -66,7 +68,7 @@ class Closing:
             is_settled: no other agent can go on with the run.
             flushes_within_s: how long they may write training states; None: nothing has to follow before the job's end.
         """
-        self.exit_code = exit_code
+        self.exit_code, self.has_begun = exit_code, True
         # A lost head, and members of its that have not joined this one, may be at work.
         self._have_left = self._members.gathering.succession is None
         self._is_settled = is_settled

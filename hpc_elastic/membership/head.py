@@ -208,8 +208,12 @@ class Head:
     # Events of members.
 
     def refusal(self, join: messages.Join) -> messages.Refused | None:
-        """Return what to answer an agent that cannot join, None if it can."""
-        if self.phase in ENDING:
+        """Return what to answer an agent that cannot join, None if it can.
+
+        Who comes while a result is to be written joins: the run may yet go on, here in another start of the job, or
+        under another head, and the exit code is known only then.
+        """
+        if self.phase is HeadPhase.OVER or self._closing.has_begun:
             return messages.Refused(reason="the run is over", exit_code=self._closing.exit_code)
         return self.gathering.refusal(join)
 
@@ -217,6 +221,8 @@ class Head:
         """Handle the Join of an agent that is not refused."""
         is_late = self.phase is not HeadPhase.GATHERING
         actions = self._members.admit(join, now, is_late=is_late, attempt=self._noted_attempt)
+        if self.phase in ENDING:  # it leaves in a moment, or finds another head
+            return [action for action in actions if not isinstance(action, Note)]
         if self._roster.get(join.node) is None:
             return actions
         actions += self._resume(now)
@@ -288,7 +294,7 @@ class Head:
         # Where this head stood still the next attempt names no node for it, nor one that has stood still with it and
         # says goodbye now; one that does not return is named if that ends the run.
         was_paused = may_return and self._own_node.has_just_woken(now)
-        lost = self._members.lose(node, now, is_gone=is_gone, may_return=may_return)
+        lost = self._members.lose(node, now, is_gone=is_gone, may_return=may_return, why=why)
         if lost is None:
             return []
         if not lost.has_left:
@@ -446,8 +452,7 @@ class Head:
             self._start_gathering(now)
             actions += self._gather(now)
         elif self.phase is HeadPhase.AWAITING_QUORUM and now >= self._quorum.until:
-            self._judge.names_all_lost(now)
-            actions += self._finish()
+            actions += self._end_for_want(now)
         elif self.phase is HeadPhase.CLOSING:
             actions += self._closing.tick(now) + self._left()
         return actions
@@ -624,16 +629,25 @@ class Head:
         """Await a quorum: too few nodes are left here, but those that cannot be reached may be enough to go on."""
         self._roster.unseat(None)
         self.phase = HeadPhase.AWAITING_QUORUM
-        return self._resume(now) or self._quorum.begin(now) or self._finish()
+        return self._resume(now) or self._quorum.begin(now) or self._end_for_want(now)
 
     def _resume(self, now: float) -> list[Action]:
         """Go on with the run if enough nodes are back, once those that are not have surely fenced."""
-        if self.phase is not HeadPhase.AWAITING_QUORUM or not (told := self._quorum.resumes(now)):
+        if self.phase is not HeadPhase.AWAITING_QUORUM:
+            return []
+        if not (told := self._quorum.resumes(now)):
+            self._quorum.shorten(now)
             return []
         self._judge.verdict.gathers()
         self.phase = HeadPhase.PAUSING
         self._resume_at = now
         return [*told, *self.tick(now)]
+
+    def _end_for_want(self, now: float) -> list[Action]:
+        """End the run for want of nodes: who might have returned, and has not, counts as lost, and is named."""
+        self._members.losses.settle(len(self._roster))
+        self._judge.names_all_lost(now)
+        return self._finish()
 
     def _finish(self) -> list[Action]:
         self.phase = HeadPhase.CLOSING

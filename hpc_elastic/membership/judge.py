@@ -192,9 +192,12 @@ class Judge:
 
     def _with_all_lost(self, seen: Seen) -> Seen:
         """Return the loss of a node with all that are lost, where only these together are too many."""
+        losses = self._members.losses
         if seen.trigger is not Trigger.NODE_LOST or self._members.gathering.can_be_enough():
             return seen
-        return replace(seen, nodes=tuple(sorted({*seen.nodes, *self._members.losses.nodes})))
+        nodes = tuple(sorted({*seen.nodes, *losses.nodes}))
+        is_dead = seen.is_agent_dead and not losses.may_live
+        return replace(seen, nodes=nodes, detail=losses.describe(nodes, seen.detail), is_agent_dead=is_dead)
 
     @property
     def observed(self) -> FailureRecord | None:
@@ -314,12 +317,14 @@ class Judge:
         """End a run, for which the first of several losses had left too few nodes, for all of them."""
         if not self.can_resume or self._loss is None:
             return
-        is_dead = self._loss.is_agent_dead and self._members.losses.are_dead
-        seen = replace(self._with_all_lost(self._loss), is_agent_dead=is_dead)
+        losses = self._members.losses
+        first = tuple(node for node in self._loss.nodes if losses.is_lost(node))  # those that are not back
+        is_dead = self._loss.is_agent_dead and losses.are_dead
+        seen = replace(self._loss, nodes=first, is_agent_dead=is_dead)
         decision = self.decides(seen, now)
         if isinstance(decision, Finish):
             self.verdict.settle(decision)
-            self.root_cause = _cause_in(seen, decision, self.history.attempts)
+            self.root_cause = _cause_in(self._with_all_lost(seen), decision, self.history.attempts)
 
     def _blame_count(self, now: float) -> None:
         """End the run because it has lost too many nodes, as enough of them are back.
@@ -346,13 +351,13 @@ class Judge:
             is_settled: whether its cause is known, because every node has stopped its workers.
             step: the furthest step that a heartbeat of the attempt named, known by then; None if none did.
         """
-        is_enough, nodes = self._members.gathering.can_be_enough(), self._with_all_lost(seen).nodes
+        is_enough, lost = self._members.gathering.can_be_enough(), self._with_all_lost(seen)
         observation = Observation(
             trigger=seen.trigger,
             attempt=self.history.attempts,
             role=seen.role,
-            nodes=nodes,
-            detail=seen.detail,
+            nodes=lost.nodes,
+            detail=lost.detail,
             failure=seen.failure,
             progress=self.progress,
             step=step,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection
 
+from hpc_elastic.hostlist import name_some
 from hpc_elastic.membership.lease import MemberLease
 from hpc_elastic.membership.roster import Roster
 from hpc_elastic.membership.succession import Succession
@@ -46,7 +47,7 @@ class Losses:
         self._dead = 0  # how many of these are
         self._back: set[str] = set()  # of these, the ones that have returned
         self._is_settled = False  # the round is closed: who is not back is lost
-        self._lost: set[str] = set()
+        self._lost: dict[str, str] = {}  # and how
         self._goodbyes: dict[str, float] = {}  # of the latest world: until when each may return
         self._rivals: set[str] = set()  # lost, but not known to be dead: they may go on together
         self._fenced_at: dict[str, float] = {}  # when each lost member that may have workers has none any more
@@ -109,8 +110,25 @@ class Losses:
         """Return whether the agents of all that count as lost are known to have ended; who said goodbye may live."""
         return all(self._counted.values()) and not self._goodbyes
 
+    def describe(self, nodes: Collection[str], otherwise: str) -> str:
+        """Return how these nodes were lost, each with its own words if these differ, or else with the given ones."""
+        ways: dict[str, list[str]] = {}
+        for node in nodes:
+            ways.setdefault(self._lost.get(node) or otherwise, []).append(node)
+        if len(ways) < 2:
+            return next(iter(ways), otherwise)
+        return ", ".join(f"{why} ({name_some(names)})" for why, names in ways.items())
+
     def add(
-        self, node: str, lease: MemberLease, now: float, *, is_gone: bool, may_return: bool, is_counted: bool
+        self,
+        node: str,
+        lease: MemberLease,
+        now: float,
+        *,
+        is_gone: bool,
+        may_return: bool,
+        is_counted: bool,
+        why: str = "",
     ) -> None:
         """Record the loss of a member.
 
@@ -124,12 +142,13 @@ class Losses:
             is_gone: its workers are known to be gone.
             may_return: it has said goodbye, so its agent most likely lives.
             is_counted: it was in the latest world.
+            why: how it was lost, for people.
         """
         if is_counted and may_return:
             self._goodbyes[node] = now + self._timing.returns_within_s
         elif is_counted:
             self._count(node, is_dead=is_gone)
-        self._lost.add(node)
+        self._lost[node] = "" if may_return else why  # who said goodbye is lost for want of a return
         if not is_gone:
             self._fenced_at[node] = lease.heard + self._timing.gone_after_heard_s
         if may_return or not is_gone:
@@ -150,7 +169,7 @@ class Losses:
         absent = tuple(node.node for node in succession.world.nodes if node.node not in here)
         for node in absent:
             self._count(node, is_dead=node == lost.node and lost.is_dead)
-        self._lost.update(absent)
+        self._lost.update(dict.fromkeys(absent, ""))
         self._rivals.update(set(expected) - here - ({lost.node} if lost.is_dead else set()))
         awaits_s = self._timing.awaits_others_s(now - lost.contact)
         self._awaits_rivals_until = max(lost.contact + self._timing.awaits_rivals_s, now + awaits_s)
@@ -226,7 +245,7 @@ class Losses:
         if was_lost:
             self._returned_at = now
         self._fenced_at.pop(node, None)
-        self._lost.discard(node)
+        self._lost.pop(node, None)
         if node in self._counted:
             self._count(node)  # its agent lived: a connection was reset
             self._back.add(node)
@@ -256,7 +275,7 @@ class Losses:
         """
         if not self._rivals:
             return -NEVER
-        may_live = self._rivals | (self._counted.keys() & self._lost)
+        may_live = self._rivals | (self._counted.keys() & self._lost.keys())
         if not can_resume:
             return self._awaits_rivals_until if len(may_live) >= min_nodes else -NEVER
         ends = self._awaits_rivals_until if len(may_live) >= min_nodes else self._awaits_return_until

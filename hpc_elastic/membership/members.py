@@ -129,7 +129,7 @@ class Members:
             self._newcomers.add(member.node)
         return health_news(member.node, problem, attempt)
 
-    def lose(self, node: str, now: float, *, is_gone: bool, may_return: bool) -> LostMember | None:
+    def lose(self, node: str, now: float, *, is_gone: bool, may_return: bool, why: str = "") -> LostMember | None:
         """Remove a member that is lost, and return what is known of it, None if there was no such member.
 
         Args:
@@ -137,6 +137,7 @@ class Members:
             now: monotonic seconds.
             is_gone: it surely has no workers.
             may_return: its agent most likely lives, so that a round waits for it as for a node that is still to join.
+            why: how it was lost, for people.
         """
         is_agent_alone = is_gone and (may_return or not self._may_have_restarted(node, now))
         if is_gone and may_return:  # a live member has given its connection up, so no reset proves an agent's death
@@ -155,7 +156,9 @@ class Members:
         )
         # Members that did not join a successor are counted as lost when its round is closed.
         is_counted = self.is_in_world(node) and self.gathering.succession is None
-        self.losses.add(node, member.lease, now, is_gone=is_gone, may_return=lost.may_return, is_counted=is_counted)
+        self.losses.add(
+            node, member.lease, now, is_gone=is_gone, may_return=lost.may_return, is_counted=is_counted, why=why
+        )
         self.job_end.lost(node, is_agent_alone=is_agent_alone)
         return lost
 

@@ -49,6 +49,11 @@ class QuorumWait:
         """Wait for the head that has opened the latest attempt, which is there: it ends the run, or goes on."""
         self.until = max(self.until, now + self._settings.timing.awaits_return_s)
 
+    def shorten(self, now: float) -> None:
+        """Wait no longer if all that are not here are dead, but for those that have never come."""
+        if not self._members.losses.may_live:
+            self.until = min(self.until, max(now, self._members.gathering.newcomers_until(now)))
+
     def resumes(self, now: float) -> list[Action]:
         """Return what is said of a run that goes on because enough nodes are back; nothing if it does not."""
         gathering = self._members.gathering

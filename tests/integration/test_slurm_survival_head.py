@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import signal
 import time
@@ -12,7 +13,7 @@ import pytest
 
 from tests.integration.conftest import Door, Run
 from tests.integration.digits_runs import Training, is_alive, wait_until_dead, workers_on
-from tests.integration.slurm_jobs import agent_pid, frozen, only_run
+from tests.integration.slurm_jobs import WAITS, agent_outputs, agent_pid, frozen, only_run, write_job
 from tests.slurm_sandbox.cluster import Cluster, wait_until
 
 pytestmark = pytest.mark.slurm
@@ -160,3 +161,28 @@ def test_one_half_of_a_partition_goes_on_and_the_other_half_joins_it_again(
     assert training.nodes(last)[:2] == training.nodes(2)  # who stayed keeps its rank
     training.finish(4, 2, *[None] * (last - 3), 4)
     training.assert_completed(slurm)
+
+
+@pytest.mark.variant(of="test_the_batch_host_loses_power_while_it_trains")
+def test_the_batch_host_loses_power_as_the_time_limit_stops_the_workers_and_the_job_starts_again(
+    slurm_door: Door, slurm: Cluster
+) -> None:
+    """The head that takes over finds the job's time nearly over, and ends this start before its own member is there."""
+    slow = WAITS.replace("time.sleep(1)", "time.sleep(5)")  # so that node1 does not end this start itself
+    write_job(slurm_door, slow, nodes="{min: 2, max: 4}", workers="1", more="signals: {lead: 45s, grace: 8s}")
+    job = slurm_door.folder / "job.yaml"
+    job.write_text(job.read_text().replace("time: 10m", "time: 2m"))  # the new head is to know it without a question
+    run = slurm_door.submit("job.yaml")
+    with slurm.configured(SlurmdTimeout=300):
+        run.wait_for_output("got SIGTERM", rank=0, within_s=150)
+        slurm.kill("node1")
+        seen_to = "the node of the batch script was lost: "
+        wait_until(lambda: seen_to in agent_outputs(run), "an agent sees to the job", within_s=60, otherwise=run.story)
+        slurm.boot("node1")
+
+        def state() -> str:
+            return str(json.loads(slurm_door.run("status", run.job_id, "--json").stdout)["state"])
+
+        wait_until(lambda: state() == "CANCELLED" or len(run.attempts()) == 2, "the run goes on", within_s=120)
+        assert state() != "CANCELLED", run.story()
+    slurm_door.run("cancel", run.job_id)

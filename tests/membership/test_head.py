@@ -18,7 +18,7 @@ from hpc_elastic.membership.actions import (
     Superseded,
     WriteResult,
 )
-from hpc_elastic.membership.decisions import History
+from hpc_elastic.membership.decisions import History, Trigger
 from hpc_elastic.membership.messages import (
     Assign,
     Beat,
@@ -599,7 +599,22 @@ def test_refuses_with_the_runs_exit_code_whoever_comes_while_it_ends() -> None:
     script.claimed()
     script.fail(0)
     script.stopped(0)
+    script.head.result_written(1, "it failed", script.now)
     assert script.head.refusal(a_join(1)) == Refused(reason="the run is over", exit_code=1)
+
+
+@pytest.mark.parametrize("trigger", [Trigger.TIME_LIMIT, Trigger.PREEMPTED])
+def test_whoever_comes_while_it_is_asked_whether_the_job_starts_again_leaves_as_the_answer_says(
+    trigger: Trigger,
+) -> None:
+    """A head that takes over near the job's end ends the run before its own node's member has joined it."""
+    script = HeadScript(2, min_nodes=1)
+    assert the_result(script.head.job_ends(trigger, "it ends", script.now)).exit_code != ExitCode.REQUEUE
+    if (refusal := script.head.refusal(a_join(0))) is None:
+        script.join(0)
+    ends = sent(script.head.result_written(int(ExitCode.REQUEUE), "it starts again", script.now), End)
+    told = ends["node0"] if refusal is None else refusal
+    assert told.exit_code == ExitCode.REQUEUE
 
 
 def test_names_processes_that_survived_kill() -> None:

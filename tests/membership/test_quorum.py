@@ -55,3 +55,23 @@ def test_a_word_of_the_head_that_has_opened_the_latest_attempt_prolongs_the_wait
     assert quorum.until == until
     quorum.prolong(until)
     assert quorum.until == until + parts.settings.timing.awaits_return_s
+
+
+def test_the_wait_ends_when_the_last_node_that_might_live_is_back_and_too_few_are_here() -> None:
+    """The others are dead."""
+    parts = HeadParts(4, min_nodes=4)
+    parts.run(4)
+    parts.members.lose("node1", 1.0, is_gone=True, may_return=False)
+    parts.members.lose("node2", 1.0, is_gone=False, may_return=False)
+    seen = Seen(trigger=Trigger.NODE_LOST, nodes=("node1",), detail="no answer")
+    end = parts.judge.decides(seen, 1.0)
+    assert isinstance(end, Finish)
+    parts.judge.takes(seen, end)
+    quorum = QuorumWait(parts.settings, parts.members, parts.judge)
+    quorum.begin(1.0)
+    quorum.shorten(2.0)
+    assert quorum.until > 2.0
+    parts.join(a_join(2), now=3.0)
+    assert quorum.resumes(3.0) == []
+    quorum.shorten(3.0)
+    assert quorum.until == 3.0

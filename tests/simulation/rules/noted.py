@@ -6,10 +6,11 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from hpc_elastic.membership.actions import Action, ClaimAttempt, Note, SendToMember, WriteResult
 from hpc_elastic.membership.messages import Failed, Join, Message, Started, Welcome
+from hpc_elastic.membership.phases import HeadPhase
 from hpc_elastic.rundir.records import AttemptClaim, RunResultRecord, World
 from tests.simulation.rules.invariants import BrokenRuleError, require, start_of
 from tests.simulation.rules.late_words import are_enough
@@ -61,11 +62,11 @@ class Noted:
         told = self._by[head]
         return told.here, told.unhealthy
 
-    def acts(self, agent: Agent, head: object, action: Action) -> None:
+    def acts(self, agent: Agent, head: Any, action: Action) -> None:
         """A head does something."""
         told = self._by[head]
         if isinstance(action, SendToMember) and isinstance(action.message, Welcome):
-            self._welcomes(told, action.node, action.message)
+            self._welcomes(told, action.node, action.message, is_ending=head.phase is HeadPhase.CLOSING)
         if isinstance(action, ClaimAttempt):
             self._claims(told, action.claim, action.world)
         if isinstance(action, WriteResult):
@@ -152,10 +153,12 @@ class Noted:
     def _differs(self, told: _Told, node: str) -> bool:
         return abs(told.clocks.get(node, 0.0)) >= CLOCKS_DIFFER_S
 
-    def _welcomes(self, told: _Told, node: str, welcome: Welcome) -> None:
+    def _welcomes(self, told: _Told, node: str, welcome: Welcome, *, is_ending: bool) -> None:
         if node in told.joining and self._differs(told, node):
             told.owed.add(("node.clock_differs", node))
         told.joining.discard(node)
+        if is_ending:  # who comes as the run is to end leaves in a moment, or finds another head
+            return
         if welcome.is_late and node not in told.here:
             told.owed.add(("node.parked", node))
         if node in told.lost and node not in told.here:
