@@ -53,6 +53,7 @@ from tests.simulation.draws.restarted import draw_restarted
 from tests.simulation.draws.resumed import draw_resumed
 from tests.simulation.draws.roles import draw_roles
 from tests.simulation.draws.saves import draw_saves
+from tests.simulation.draws.scarce import draw_scarce
 from tests.simulation.draws.search import draw_search
 from tests.simulation.draws.second_notices import draw_second_notices
 from tests.simulation.draws.sick import draw_sick
@@ -111,6 +112,7 @@ KINDS: Mapping[str, Callable[[int], Scenario]] = {
     "quorum": draw_quorum,
     "between": draw_between,
     "waits": draw_waits,
+    "scarce": draw_scarce,
     "checks": draw_checks,
     "limits": draw_limits,
     "moved": draw_moved,
@@ -190,6 +192,7 @@ SCENARIOS: Mapping[str, str] = {
     "quorum": "in which a node that is needed is away for a while",
     "between": "of losses between two attempts",
     "waits": "in which people ask while nodes are awaited",
+    "scarce": "in which two nodes are lost, and most are needed",
     "checks": "of health checks while roles restart",
     "limits": "in which the scheduler ends the job",
     "moved": "in which a time limit is moved at the last",
@@ -248,6 +251,7 @@ WEIGHTS: Mapping[str, float] = dict.fromkeys(KINDS, 1.0) | {
     "spares": 2.0,
     "bad-nodes": 2.0,
     "between": 2.0,
+    "scarce": 2.0,
     DRAWN_ANYHOW: 2.0,
     "machines": 0.5,
     "large": 0.5,

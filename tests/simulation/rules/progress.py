@@ -15,6 +15,8 @@ from hpc_elastic.agent.rendezvous.search_times import SEARCH_TIMES
 from hpc_elastic.membership.member import MemberPhase
 from hpc_elastic.membership.timing import DRIFT, RELIEVED_WITHIN_S
 from hpc_elastic.rundir.records import RunResultRecord
+from tests.simulation.disk import LAYOUT
+from tests.simulation.file_system import Written
 from tests.simulation.rules.invariants import STOPS_WITHIN_S, require
 from tests.simulation.rules.starts import OPERATIONS
 from tests.simulation.scenario import GRACE_S, Scenario
@@ -26,6 +28,7 @@ if TYPE_CHECKING:
 TALKS_S = 8.0  # reading, dialling, answering, and trying again
 DISK_OPERATIONS = 12  # one after the other, from a loss to the next start
 LEAVES_WITHIN_S = 30.0
+SAID_FOR_S = 3.0  # then whoever is to end the run has heard of it
 PROBES_S = 5.0  # of other ports of the machine that does not answer
 DEATHS = frozenset({"kill_agent", "power_off", "exit_worker", "kill_worker", "break_gpu"})
 ENDED_FOR_TOO_FEW = ("node_lost", "nodes_missing")
@@ -112,9 +115,30 @@ class Progress:
             require(not side or waits, f"{ends}, though {side} could go on, at {self._run.clock.now:.1f} s")
         if result.reason in ENDED_FOR_TOO_FEW and result.attempts and self._may_lose():
             self._check_spares(agent, result)
+        if result.reason in ENDED_FOR_TOO_FEW and not is_slow:
+            self._check_who_ends(agent, result)
         if result.reason in ENDED_FOR_TOO_FEW and not result.attempts and self._run.witness.kinds == {"unhealthy"}:
             healthy = [each for each in self._run.agents if each.found_at is None]
             require(not self._is_enough(healthy), f"{agent.name} ends the run ({result.cause}), with enough of them")
+
+    def _check_who_ends(self, agent: Agent, result: RunResultRecord) -> None:
+        """No other node ends a run for want of nodes, as long as the head of its latest attempt is there, and says so.
+
+        It has said so for a while by then: whoever is to end the run looks once a second.
+        """
+        run, claim = self._run, self._run.disk.latest_claim
+        if claim is None or claim.head == agent.name or claim.allocation != len(run.disk.allocations):
+            return
+        opener, now, lease_s = run.agent(claim.head), run.clock.now, run.scenario.lease_s
+        path = LAYOUT.head_presence(claim.attempt)
+        said = [
+            at for at, who, what in run.events if isinstance(what, Written) and (who, what.path) == (opener.name, path)
+        ]
+        is_there = opener.headquarters is not None and opener.headquarters._head.attempt == claim.attempt
+        is_quick = max(run.scenario.disk_s) < SAID_FOR_S and self._is_calm(agent)
+        is_said = bool(said) and now - said[0] > SAID_FOR_S and now - said[-1] < lease_s
+        what = f"{agent.name} ends the run ({result.cause}), and its head, {opener.name}, is there, and says so"
+        require(not (is_there and is_quick and is_said), what)
 
     def _check_spares(self, agent: Agent, result: RunResultRecord) -> None:
         """Where agents have only died, a run is not ended for too few nodes of a role as long as spares can help.
