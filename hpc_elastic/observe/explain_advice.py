@@ -21,6 +21,7 @@ from hpc_elastic.observe.explain_facts import (
 )
 from hpc_elastic.rundir.allocation_ends import NOT_STARTED_AGAIN
 from hpc_elastic.rundir.full_disk import describe_cure, tells_of_no_space
+from hpc_elastic.rundir.states import RunState
 from hpc_elastic.scheduler.slurm.words import find_tip
 
 # By the result's reason, beside what the class of a failure advises.
@@ -139,9 +140,14 @@ _HANGS = ("stalled", "silent", "collective_timeout")
 
 
 def meaning_of(facts: ExplainFacts, failure_class: str | None) -> str:
-    """Return what a class means in this run, a phrase; empty for none, and for one that only a newer version knows."""
+    """Return what a class means in this run, a phrase; empty for none, and for one that only a newer version knows.
+
+    A success at `elastic.exit_timeout` (`elastic.after_exit_timeout: succeed`) is nothing that failed, so it has none.
+    """
+    if failure_class is None:
+        return ""
     if _ends_with(facts, "exit_timeout"):
-        return "it ran on after the first rank had exited 0"
+        return "" if _has_succeeded(facts) else "it ran on after the first rank had exited 0"
     if _ended_early(facts, failure_class):
         return "it ended before the ranks that still needed it"
     if _is_about_joins(facts, failure_class):
@@ -191,7 +197,7 @@ def advice_of(facts: ExplainFacts, failure_class: str | None) -> Iterable[str]:
             "keep the allocation until the run is over: it ended because its shell was left, because its time was up, "
             "or by scancel; a run of `hpc-elastic submit` has a job of its own, which is started again"
         )
-    elif is_end:
+    elif is_end and not _has_succeeded(facts):
         advice = _about_setup(facts) or _BY_REASON.get(facts.snapshot.reason or "", "")
         yield from filter(None, [advice])
 
@@ -317,6 +323,10 @@ def _ends_with(facts: ExplainFacts, reason: str) -> bool:
     """Return whether this attempt is the last one, and the run ended for this reason."""
     snapshot = facts.snapshot
     return snapshot.is_over and snapshot.reason == reason and attempt_after(snapshot, facts.attempt) is None
+
+
+def _has_succeeded(facts: ExplainFacts) -> bool:
+    return facts.snapshot.state is RunState.SUCCEEDED
 
 
 def _signal(facts: ExplainFacts) -> str:

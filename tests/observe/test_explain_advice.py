@@ -15,6 +15,7 @@ from hpc_elastic.observe.explain_advice import ENDED_EARLY
 from hpc_elastic.observe.explain_facts import ExplainFacts
 from hpc_elastic.observe.explain_reader import read_explain_facts
 from hpc_elastic.observe.facts import FactReader
+from hpc_elastic.observe.present_explanation import plain_explanation
 from hpc_elastic.observe.snapshot import make_snapshot, take_tolerant_snapshot
 from hpc_elastic.observe.watch import RunWatch
 from hpc_elastic.rundir.records import FailureRecord, RootCause, RunState
@@ -86,6 +87,15 @@ def test_a_rank_that_ended_early_is_not_told_to_be_stuck(tmp_path: Path) -> None
     found = explained(tmp_path / "run", cause.cause, victim.failure)
     assert found.meaning == "it ended before the ranks that still needed it"
     assert "fewer batches" in found.advice[0]
+
+
+def test_a_run_that_succeeded_at_its_exit_timeout_has_no_kind_of_failure(tmp_path: Path) -> None:
+    """`elastic.after_exit_timeout: succeed`: nothing has failed, whose class would be told as `None`."""
+    run = start(tmp_path / "run")
+    run.end(RunState.SUCCEEDED, exit_code=0, reason="exit_timeout", cause="every rank exited 0 within it", time=LATE)
+    found = explain(read_explain_facts(run.layout, take_tolerant_snapshot(run.layout)), 0.0)
+    assert "None" not in plain_explanation(found, 80)
+    assert (found.meaning, found.advice) == ("", ())
 
 
 def test_ranks_that_ran_on_after_the_others_are_not_told_to_lack_heartbeats(tmp_path: Path) -> None:
