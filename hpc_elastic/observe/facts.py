@@ -271,7 +271,8 @@ class FactReader:
     ) -> str | None:
         """Return why the latest attempt has ended, as a head of this start, whose notes have been read, says.
 
-        It has also ended if it is of an earlier start: its allocation has, whether somebody said why or not.
+        It has also ended if it is of an earlier start: its allocation has, whether somebody said why or not. A claim
+        that cannot be read does not say of which start it is; then only a head's note on this attempt counts.
         """
         if not attempts:
             return None
@@ -279,7 +280,7 @@ class FactReader:
         end = end_of_allocation(requests, latest.allocation)
         if end is not None:
             return describe_reason(str(end.get("reason") or ""), str(end.get("reservation") or ""))
-        if start and latest.allocation not in start:
+        if start and latest.allocation and latest.allocation not in start:
             return describe_end(latest.allocation, None)
         # The head of an earlier allocation may have meant to claim the same attempt, and given that up.
         noted = [note for note in self._notes.failures if note.allocation in start]

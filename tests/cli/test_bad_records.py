@@ -147,6 +147,19 @@ def test_attempts_claim_that_makes_no_sense_hides_nothing_else(run: RunBuilder, 
     assert f"{run.layout.claim(1)} cannot be read: it is empty" in shown["note"]
 
 
+@pytest.mark.parametrize("verb", ["status", "explain"])
+def test_attempt_whose_claim_cannot_be_read_is_not_said_to_have_ended(
+    run: RunBuilder, capsys: Capture, verb: str
+) -> None:
+    """The run trains on, and the claim alone would say in which allocation."""
+    Path(run.layout.claim(1)).write_text('{"format_version": 1, "att')
+    assert main([verb, "42"]) == 0
+    captured = capsys.readouterr()
+    said = " ".join((captured.out + captured.err).split())
+    assert f"{run.layout.claim(1)} cannot be read" in said
+    assert "ended" not in said
+
+
 @pytest.mark.parametrize("clock_is_off_by_s", [-20, 0, 20])
 def test_result_that_is_being_written_without_hard_links_is_waited_for(
     run: RunBuilder, capsys: Capture, clock_is_off_by_s: int
