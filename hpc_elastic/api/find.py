@@ -4,20 +4,19 @@ Theory of operation. Without an argument the default is the run directory that w
 folder: one that was submitted in it, or lies in its `hpc-elastic-runs`; else the run directory that this folder lies
 in, as that of a rank's logs does. Of several runs with a name, those of this folder are preferred. A verb that only
 reads may take the latest run of all folders if this one has none, and then has to say so; a run of another folder is
-never stopped unless it was named.
+never stopped unless it was named. No run stands in for a newer one whose directory is gone while its job may run.
 """
 
 from __future__ import annotations
 
 import os
-import shlex
 from collections.abc import Callable, Sequence
 
+from hpc_elastic.api.gone_runs import check_none_is_meant, not_found
 from hpc_elastic.api.identity import owner_of, working_directory
 from hpc_elastic.api.known_runs import (
     enclosing_run,
     find_by_later_job,
-    find_removed,
     find_task,
     is_array,
     is_of_this_folder,
@@ -41,7 +40,8 @@ def find_run(wanted: str | None, *, say: Callable[[str], None] | None = None) ->
 
     Raises:
         UsageError: no run has this name, or it is the name of a whole array.
-        RunDirectoryError: the path exists and is no run directory, or an array's record cannot be read.
+        RunDirectoryError: the path exists and is no run directory, an array's record cannot be read, or the directory
+            of the run was moved or removed.
     """
     found = find_run_or_array(wanted, say=say)
     if isinstance(found, ArrayLayout):
@@ -68,16 +68,21 @@ def find_run_or_array(wanted: str | None, *, say: Callable[[str], None] | None =
     if (directory := find_directory(wanted)) is not None:
         return directory
     if wanted is not None:
-        if (found := _find_known(wanted) or find_by_later_job(wanted)) is None:
-            raise _not_found(wanted)
+        if (entry := _find_entry(wanted)) is not None:
+            check_none_is_meant(wanted, entry)
+        found = _find_task(wanted) or find_by_later_job(wanted) if entry is None else layout_of(entry)
+        if found is None:
+            raise not_found(wanted)
         if (gone := find_gone(found.root)) is not None:  # of a task: of a run the index tells
             raise gone
         return found
     latest: IndexEntry | None = None
     for entry in known_runs():
         if is_of_this_folder(entry):
+            check_none_is_meant(None, entry)
             return layout_of(entry)
         latest = latest or entry
+    check_none_is_meant(None, None)
     if (above := _run_around_here()) is not None:
         return above
     if latest is None:
@@ -88,22 +93,6 @@ def find_run_or_array(wanted: str | None, *, say: Callable[[str], None] | None =
     return layout_of(latest)
 
 
-def _not_found(wanted: str) -> UsageError | RunDirectoryError:
-    """Return the error about a name that no run has, or none whose directory is there."""
-    gone = find_removed(wanted)
-    if gone is None:
-        return UsageError(
-            f"no run {wanted!r}: it is no run directory, and no run has that name or job id",
-            tip="`hpc-elastic list` shows the runs",
-        )
-    job = shlex.quote(gone.job_id)
-    left = f"; `squeue --job {job}` says whether its job is still there, and `scancel {job}` ends it"
-    return RunDirectoryError(
-        f"the directory of run {wanted!r}, {gone.run_dir}, was moved or removed",
-        tip=f"name it by its new path if it was moved{left if gone.scheduler == 'slurm' else ''}",
-    )
-
-
 def _run_around_here() -> RunLayout | None:
     here = working_directory()
     above = None if here is None else enclosing_run(here)
@@ -111,10 +100,17 @@ def _run_around_here() -> RunLayout | None:
 
 
 def _find_known(wanted: str) -> RunLayout | ArrayLayout | None:
-    """Return the run or array with this name or id, one of this folder if there is one; None if none has it."""
+    """Return the run, array or task with this name or id, one of this folder if there is one; None if none has it."""
+    entry = _find_entry(wanted)
+    return _find_task(wanted) if entry is None else layout_of(entry)
+
+
+def _find_entry(wanted: str) -> IndexEntry | None:
     known = list(known_runs(wanted))
-    if known:
-        return layout_of(next(filter(is_of_this_folder, known), known[0]))
+    return next(filter(is_of_this_folder, known), known[0]) if known else None
+
+
+def _find_task(wanted: str) -> RunLayout | None:
     task = find_task(wanted)
     return None if task is None else ArrayLayout(task[0].run_dir).task(task[1])
 
@@ -133,14 +129,17 @@ def find_to_stop(wanted: str | None) -> RunLayout | ArrayLayout | Sequence[Index
 
     Raises:
         UsageError: nothing has this name.
-        RunDirectoryError: the path exists and is neither a run directory nor an array's folder.
+        RunDirectoryError: the path exists and is neither a run directory nor an array's folder, or the directory of
+            a run that may be meant was moved or removed.
     """
     if (directory := find_directory(wanted)) is not None:
         return directory
     known = list(known_runs(wanted))
     if not known or (wanted is not None and all(entry.name != wanted for entry in known)):
         return find_run_or_array(wanted)
-    if here := [entry for entry in known if is_of_this_folder(entry)]:
+    here = [entry for entry in known if is_of_this_folder(entry)]
+    check_none_is_meant(wanted, here[0] if here else known[0] if wanted is not None else None)
+    if here:
         return here
     above = _run_around_here() if wanted is None else None
     return known if above is None else above

@@ -40,6 +40,26 @@ def find_removed(wanted: str) -> IndexEntry | None:
     return next((entry for entry in entries if has_name(entry, wanted)), None)
 
 
+def removed_before(wanted: str | None, found: IndexEntry | None) -> Iterator[IndexEntry]:
+    """Yield, newest first, the runs and arrays whose directory is gone and that are meant before the one found.
+
+    Those of this folder come before all others. Without a name only those of this folder are meant.
+
+    Args:
+        wanted: the name or id; None if none was given.
+        found: what it means among the runs whose directory is there; None if nothing.
+    """
+    is_here = found is not None and is_of_this_folder(found)
+    for entry in read_entries(index_path(os.environ), containing=_needle(wanted or ""), are_gone=None):
+        is_newer = found is None or entry.submitted > found.submitted
+        if is_here and not is_newer:
+            return  # so that no older directory is looked for
+        if (wanted is not None and not has_name(entry, wanted)) or os.path.isdir(entry.run_dir):
+            continue
+        if is_of_this_folder(entry) or (is_newer and not is_here and wanted is not None):
+            yield entry
+
+
 def _needle(wanted: str) -> str:
     """Return how a name or id stands in a line of the index."""
     return json.dumps(wanted, ensure_ascii=False)[1:-1]

@@ -76,19 +76,19 @@ def append_entry(path: str, entry: IndexEntry) -> None:
     append_shared_line(path, {"format_version": FORMAT_VERSION, **asdict(entry)})
 
 
-def read_entries(path: str, *, containing: str = "", are_gone: bool = False) -> Iterator[IndexEntry]:
+def read_entries(path: str, *, containing: str = "", are_gone: bool | None = False) -> Iterator[IndexEntry]:
     """Yield the runs whose directory still exists, newest first, each directory once.
 
     Args:
         path: the index.
         containing: only lines with this text are parsed, so that thousands of runs cost no time.
-        are_gone: yield the runs whose directory has vanished, and no others.
+        are_gone: yield the runs whose directory has vanished, and no others; None: yield these and those.
     """
     seen: set[str] = set()
     for line in reversed(_lines(path)):
         if containing in line and (entry := _parse(line)) and entry.run_dir not in seen:
             seen.add(entry.run_dir)
-            if os.path.isdir(entry.run_dir) != are_gone:
+            if are_gone is None or os.path.isdir(entry.run_dir) != are_gone:
                 yield entry
 
 

@@ -329,6 +329,119 @@ def test_name_of_a_run_whose_directory_is_gone_says_so_and_how_its_job_ends(
     assert cancelled(slurm) == []
 
 
+@pytest.mark.parametrize("words", [["cancel", "digits"], ["cancel"]])
+def test_cancel_does_not_say_that_an_older_run_is_over_if_the_directory_of_the_newer_one_is_gone(
+    words: list[str], a: Path, slurm: FakeSlurm, capsys: Capture
+) -> None:
+    """Its job may still run: nobody has looked."""
+    _, older = submit(a, capsys)
+    end(older)
+    job, run_dir = submit(a, capsys)
+    shutil.rmtree(run_dir)
+    assert main(words) == 5
+    error = capsys.readouterr().err
+    assert f"{run_dir}, was moved or removed" in error
+    assert f"`scancel {job}` ends it" in error
+    assert cancelled(slurm) == []
+
+
+@pytest.mark.parametrize("words", [["status", "digits"], ["status"], ["explain"]])
+def test_older_run_is_not_shown_for_a_newer_one_whose_directory_is_gone_while_its_job_is_there(
+    words: list[str], a: Path, slurm: FakeSlurm, capsys: Capture
+) -> None:
+    _, older = submit(a, capsys)
+    end(older)
+    job, run_dir = submit(a, capsys)
+    shutil.rmtree(run_dir)
+    assert main(words) == 5
+    error = capsys.readouterr().err
+    assert f"{run_dir}, was moved or removed" in error
+    assert f"`scancel {job}` ends it; an older one is in {older}" in error
+
+
+@pytest.mark.parametrize("words", [["cancel", "digits"], ["cancel"], ["status"], ["status", "digits"]])
+def test_run_whose_directory_was_deleted_after_its_end_is_passed_over(
+    words: list[str], a: Path, slurm: FakeSlurm, capsys: Capture
+) -> None:
+    """All such runs are asked for together, and an older one of which the job is there would be told."""
+    _, older = submit(a, capsys)
+    end(older)
+    over = [submit(a, capsys) for _ in range(2)]
+    for job, run_dir in over:
+        (slurm.folder / "jobs" / job).write_text("COMPLETED\n")
+        shutil.rmtree(run_dir)
+    capsys.readouterr()
+    assert main(words) == (5 if "cancel" in words else 0)
+    shown = capsys.readouterr()
+    assert "was moved or removed" not in shown.err
+    assert older in shown.err + shown.out or "digits is over already: SUCCEEDED" in shown.err
+    assert len(slurm.calls("squeue")) == 1
+
+
+def test_only_run_of_this_folder_whose_directory_is_gone_is_told_instead_of_none(
+    a: Path, b: Path, slurm: FakeSlurm, capsys: Capture
+) -> None:
+    _, other = submit(b, capsys)
+    end(other)
+    job, run_dir = submit(a, capsys)
+    shutil.rmtree(run_dir)
+    for words in (["cancel"], ["status"], ["cancel", "digits"]):
+        assert main(words) == 5
+        error = capsys.readouterr().err
+        assert f"{run_dir}, was moved or removed" in error
+        assert f"`scancel {job}` ends it" in error
+    os.chdir(b)
+    assert main(["status"]) == 0, "a run of another folder is not meant"
+    (slurm.folder / "jobs" / job).write_text("COMPLETED\n")
+    os.chdir(a)
+    assert main(["cancel"]) == 2
+    assert "no run was submitted in this folder, and all others are over" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("is_there", "code"), [(True, 5), (False, 0)])
+def test_run_whose_directory_is_gone_is_told_while_slurm_is_silent_and_not_where_there_is_none(
+    is_there: bool, code: int, a: Path, slurm: FakeSlurm, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A silence passes; on a machine without Slurm the older run could never be named again."""
+    _, older = submit(a, capsys)
+    end(older)
+    _, run_dir = submit(a, capsys)
+    shutil.rmtree(run_dir)
+    if is_there:
+        slurm.no_controller()
+    else:
+        monkeypatch.setenv("PATH", "")
+    assert main(["status"]) == code
+    assert (f"{run_dir}, was moved or removed" in capsys.readouterr().err) is is_there
+
+
+@pytest.mark.parametrize(("found", "code"), [("theirs|/other", 0), ("digits|/other", 5)])
+def test_job_of_another_cluster_with_the_number_of_a_run_that_is_gone_is_not_told(
+    found: str, code: int, a: Path, slurm: FakeSlurm, capsys: Capture
+) -> None:
+    """Who submitted elsewhere may look at another cluster's job: the index has the machine, and the name."""
+    _, older = submit(a, capsys)
+    end(older)
+    _, run_dir = submit(a, capsys)
+    shutil.rmtree(run_dir)
+    index = Path(index_path(os.environ))
+    entries = [json.loads(line) | {"host": "login2"} for line in index.read_text().splitlines()]
+    index.write_text("".join(json.dumps(entry) + "\n" for entry in entries))
+    slurm.script("squeue", f'case "$*" in *WorkDir*) echo "{found}" ;; *) echo "2|2|RUNNING|0|0||None|" ;; esac')
+    assert main(["status", "digits"]) == code
+
+
+def test_run_that_was_renamed_beside_the_others_is_found_by_its_name(
+    a: Path, slurm: FakeSlurm, capsys: Capture
+) -> None:
+    _, older = submit(a, capsys)
+    end(older)
+    _, run_dir = submit(a, capsys)
+    os.rename(run_dir, f"{run_dir}-kept")
+    assert main(["status", "digits", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["run_dir"] == f"{run_dir}-kept"
+
+
 def test_run_that_has_lost_its_plan_is_cancelled_by_its_submission(a: Path, slurm: FakeSlurm, capsys: Capture) -> None:
     job, run_dir = submit(a, capsys)
     os.unlink(RunLayout(run_dir).plan)
