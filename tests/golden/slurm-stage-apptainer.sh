@@ -353,18 +353,25 @@ hpc_elastic_children_of() { cat /proc/"$1"/task/*/children 2>/dev/null; }
 
 # A node that reboots before Slurm has given it up would make srun end the step with all its agents. So srun is stopped
 # once an attempt has begun, which needs it no more, for as long as the agent of this machine lives: nobody else could
-# tell it to go on. Slurm's signals reach the agents without it.
+# tell it to go on. Slurm's signals reach the agents without it. That the run directory is away, or cannot be read, says
+# nothing about the agent: what it told until srun was first stopped is kept.
+hpc_elastic_agent='' hpc_elastic_opened=0
 hpc_elastic_agent_lives() { # process ids are used again, with a later start (field 22 of /proc/PID/stat)
-    local hpc_elastic_pid hpc_elastic_start hpc_elastic_stat hpc_elastic_fields
-    read -r hpc_elastic_pid hpc_elastic_start </home/ada/hpc-elastic-runs/digits-20260102-030405-0f0f/agents/launch_agent || return
+    local hpc_elastic_pid=${hpc_elastic_agent% *} hpc_elastic_start=${hpc_elastic_agent#* }
+    local hpc_elastic_stat hpc_elastic_fields
+    [ -n "$hpc_elastic_agent" ] || read -r hpc_elastic_pid hpc_elastic_start </home/ada/hpc-elastic-runs/digits-20260102-030405-0f0f/agents/launch_agent || return
     read -r hpc_elastic_stat <"/proc/$hpc_elastic_pid/stat" || return
     read -ra hpc_elastic_fields <<<"${hpc_elastic_stat##*) }"
-    [ "${hpc_elastic_fields[0]}" != Z ] && [ "${hpc_elastic_fields[19]}" = "$hpc_elastic_start" ]
+    [ "${hpc_elastic_fields[0]}" != Z ] && [ "${hpc_elastic_fields[19]}" = "$hpc_elastic_start" ] || return
+    hpc_elastic_alive="$hpc_elastic_pid $hpc_elastic_start"
 }
 hpc_elastic_hold_srun() {
-    if [ "`hpc_elastic_count_attempts`" -gt "$hpc_elastic_attempts" ] && hpc_elastic_agent_lives; then
+    local hpc_elastic_alive hpc_elastic_count
+    hpc_elastic_count=`hpc_elastic_count_attempts`
+    [ "$hpc_elastic_count" -gt "$hpc_elastic_opened" ] && hpc_elastic_opened=$hpc_elastic_count
+    if [ "$hpc_elastic_opened" -gt "$hpc_elastic_attempts" ] && hpc_elastic_agent_lives; then
         if [ -z "$hpc_elastic_is_held" ]; then
-            hpc_elastic_is_held=yes
+            hpc_elastic_is_held=yes hpc_elastic_agent=$hpc_elastic_alive
             hpc_elastic_find_srun "$hpc_elastic_step"
             hpc_elastic_step_number=`hpc_elastic_number_of_step`
             echo "$hpc_elastic_step_number" >&"$hpc_elastic_held"
@@ -385,7 +392,7 @@ hpc_elastic_hold_srun() {
 hpc_elastic_end_srun() {
     local hpc_elastic_after=1 hpc_elastic_signal=STOP
     hpc_elastic_agentless=$((hpc_elastic_agentless + 1))
-    if [ "`hpc_elastic_count_attempts`" -le "$((hpc_elastic_attempts + 1))" ]; then
+    if [ "$hpc_elastic_opened" -le "$((hpc_elastic_attempts + 1))" ]; then
         hpc_elastic_after=4 hpc_elastic_signal=CONT
     fi
     if [ "$hpc_elastic_agentless" -gt 5 ]; then

@@ -325,6 +325,33 @@ def test_the_death_of_the_agent_beside_srun_ends_srun_while_the_other_agents_go_
 
 
 @pytest.mark.long
+@pytest.mark.parametrize("what", ["run directory", "name of the agent", "attempts"])
+def test_srun_stays_stopped_while_the_run_directory_is_away_and_its_agent_lives(what: str, starter: Starter) -> None:
+    """As for the seconds of a `mv`, or of a file server; nobody would believe the line that the agent has ended."""
+    started = starter.start()
+    (started.scene.stubs / "steps").write_text("7.batch\n7.3\n")
+    run_dir = started.scene.run_dir
+    away = {
+        "run directory": run_dir,
+        "name of the agent": run_dir / "agents" / "launch_agent",
+        "attempts": run_dir / "attempts",
+    }[what]
+    away.rename(run_dir.parent / "away")
+    with pytest.raises(subprocess.TimeoutExpired):
+        started.process.wait(timeout=2)  # many of its seconds
+    assert not any(map(is_gone, started.processes()))
+    assert "T" in map(state_of, starter.held(started))
+    started.lose_agent()
+    wait_until(lambda: all(map(is_gone, started.processes())), "srun and its fork are gone")
+    (run_dir.parent / "away").rename(away)
+    started.end_run()
+    (started.scene.stubs / "steps").write_text("7.batch\n")
+    status, output, errors = started.finish()
+    assert (status, errors) == (0, "")
+    assert output.count("this node's agent has ended") == 1
+
+
+@pytest.mark.long
 @pytest.mark.parametrize("by", [BATCH, FOREGROUND], ids=["batch", "foreground"])
 def test_the_step_of_a_lost_node_keeps_no_script_whose_job_is_to_start_again(
     by: tuple[str, ...], starter: Starter
