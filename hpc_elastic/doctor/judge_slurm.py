@@ -14,6 +14,11 @@ TESTED = ("22.05", "24.11", "26.05")
 _PAGE = "docs/reference/slurm-versions.md"
 _LEAST_MIN_JOB_AGE_S = 60
 _LONG_SLURMD_TIMEOUT_S = 900
+# While srun is stopped, the slurmstepd of a node that leaves the job tries six times to tell it that its task has
+# ended, each for MessageTimeout, with 2 s in between (more often from 1,024 nodes on). It may be drained before.
+_LEAST_UNKILLABLE_S = 120
+_MESSAGE_TIMEOUTS = 7  # the six tries, and the pauses
+_MESSAGE_TIMEOUT_S = 10  # Slurm's default
 _EARLY_PROLOG = {"alloc", "contain", "nohold", "x11", "deferbatch", "runinjob"}  # all of them imply Alloc
 _UNSET = ("", "(null)", "none", "NONE")
 
@@ -32,6 +37,7 @@ def judge_settings(
     yield _version(config)
     yield _kill_wait(limits, plan, short)
     yield _slurmd_timeout(config)
+    yield _unkillable_step_timeout(config)
     yield _requeue(config)
     yield _preemption(config)
     yield _proctrack(config)
@@ -91,6 +97,21 @@ def _slurmd_timeout(config: Mapping[str, str]) -> CheckResult:
         expected = f"1 to {_LONG_SLURMD_TIMEOUT_S} s until a lost node is given up"
         return _line("lost nodes", Severity.WARN, found, expected, action)
     return _line("lost nodes", Severity.OK, f"{found} until a lost node is given up")
+
+
+def _unkillable_step_timeout(config: Mapping[str, str]) -> CheckResult:
+    """Return whether Slurm drains a healthy node that a running job gives up; docs/decisions/0028 says why it could."""
+    timeout_s = seconds_of(config.get("UnkillableStepTimeout", ""))
+    if timeout_s is None:
+        return _line("shrinking", Severity.SKIP, "Slurm does not say its UnkillableStepTimeout")
+    message_timeout_s = seconds_of(config.get("MessageTimeout", "")) or _MESSAGE_TIMEOUT_S
+    least_s = max(_LEAST_UNKILLABLE_S, _MESSAGE_TIMEOUTS * message_timeout_s)
+    found = f"UnkillableStepTimeout {timeout_s} s"
+    if timeout_s >= least_s:
+        return _line("shrinking", Severity.OK, found)
+    expected = f"{least_s} s or more: else Slurm drains a healthy node that a running job gives up (Kill task failed)"
+    action = "make no running job smaller (scontrol update NumNodes), or ask the admins to raise it"
+    return _line("shrinking", Severity.WARN, found, expected, action)
 
 
 def _requeue(config: Mapping[str, str]) -> CheckResult:

@@ -18,6 +18,8 @@ GOOD = {
     "SLURM_VERSION": "24.11.5",
     "ClusterName": "here",
     "SlurmdTimeout": "300 sec",
+    "UnkillableStepTimeout": "120 sec",
+    "MessageTimeout": "10 sec",
     "JobRequeue": "1",
     "PreemptType": "preempt/none",
     "PreemptMode": "OFF",
@@ -58,6 +60,7 @@ def test_every_setting_is_found_in_what_a_release_prints(case: str) -> None:
     assert all(each.verdict is not Severity.SKIP for each in found.values()), found
     assert found["lost nodes"].found == "SlurmdTimeout 10 s until a lost node is given up"
     assert found["preemption"].found == "preempt/partition_prio, PreemptMode REQUEUE"
+    assert found["shrinking"].found == "UnkillableStepTimeout 20 s"
 
 
 @pytest.mark.parametrize(
@@ -82,6 +85,9 @@ def test_versions_before_the_oldest_fail_and_later_ones_are_a_warning(version: s
     [
         ("lost nodes", {"SlurmdTimeout": "0 sec"}, ""),
         ("lost nodes", {"SlurmdTimeout": "3600 sec"}, ""),
+        ("shrinking", {"UnkillableStepTimeout": "60 sec"}, ""),
+        ("shrinking", {"UnkillableStepTimeout": "119 sec"}, ""),
+        ("shrinking", {"MessageTimeout": "100 sec", "UnkillableStepTimeout": "500 sec"}, ""),
         (
             "preemption",
             {"PreemptType": "preempt/qos", "PreemptMode": "GANG,SUSPEND"},
@@ -101,6 +107,17 @@ def test_a_setting_that_runs_suffer_from_is_a_warning(check: str, changes: dict[
     assert found[check].action
 
 
+def test_a_timeout_of_steps_in_which_a_node_cannot_leave_a_running_job_is_told_in_a_sentence() -> None:
+    """srun is stopped then, and slurmstepd tries to tell it of its task's end, again and again."""
+    found = judged({"UnkillableStepTimeout": "60 sec"})["shrinking"]
+    assert (found.verdict, found.found) == (Severity.WARN, "UnkillableStepTimeout 60 s")
+    wanted = "120 s or more: else Slurm drains a healthy node that a running job gives up (Kill task failed)"
+    assert found.expected == wanted
+    slow = {"MessageTimeout": "100 sec", "UnkillableStepTimeout": "700 sec"}
+    assert judged(slow)["shrinking"].verdict is Severity.OK
+    assert judged({"MessageTimeout": ""})["shrinking"].verdict is Severity.OK
+
+
 def test_a_grace_that_slurm_cuts_short_is_a_warning() -> None:
     limits = StopLimits(kill_wait_s=30, preemption_s=10, partition="gpu")
     result = judged({}, limits, ("signals.grace is 60 s, but ...",))["kill wait"]
@@ -110,4 +127,4 @@ def test_a_grace_that_slurm_cuts_short_is_a_warning() -> None:
 def test_what_slurm_does_not_say_is_no_fault() -> None:
     found = {each.check: each.verdict for each in judge_settings({"SLURM_VERSION": "24.11.5"}, None, PLAN, ())}
     assert Severity.FAIL not in found.values()
-    assert found["kill wait"] is found["proctrack"] is found["ended jobs"] is Severity.SKIP
+    assert found["kill wait"] is found["proctrack"] is found["ended jobs"] is found["shrinking"] is Severity.SKIP
