@@ -54,6 +54,17 @@ def test_a_torn_claim_of_an_attempt_is_an_error_that_names_it(runs: Runs, conten
     assert not Path(runs.layout.proposed_world(1, "node1")).exists()
 
 
+def test_who_has_opened_an_attempt_says_that_it_is_there_and_others_read_it(runs: Runs) -> None:
+    runs.journal().claim_attempt(*an_attempt())
+    other = runs.journal(a_place("43"))
+    assert other.presence(1) is None
+    for number in (1, 2):
+        runs.journal().tell_presence(1, number)
+        said = other.presence(1)
+        assert said is not None
+        assert (said.attempt, said.head, said.number) == (1, "node0", number)
+
+
 def test_the_history_is_the_latest_claims(runs: Runs) -> None:
     assert runs.journal().history() == History()
     runs.journal().claim_attempt(*an_attempt())
