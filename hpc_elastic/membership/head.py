@@ -161,13 +161,22 @@ class Head:
             self._quorum.prolong(now)
         return []
 
-    def yields(self, to: str, allocation: int, now: float, *, relieves: str = "") -> list[Action]:
+    def yields(
+        self, to: str, allocation: int, now: float, *, relieves: str = "", is_reached: bool = False
+    ) -> list[Action]:
         """Step down for another head of this start, which has claimed a later allocation, if too few nodes are here.
 
         It may have taken this head for lost while nodes were still to come; each would wait for the other's nodes. One
         that relieves this head may reach no other node either: as long as nodes may come that make enough, both wait.
+
+        Args:
+            to: the other head's node.
+            allocation: what it has claimed.
+            now: monotonic seconds.
+            relieves: the first head, if most nodes could not reach that one.
+            is_reached: its agent has just answered here, so that the nodes here can go there, however many they are.
         """
-        if not self.is_at_first or self.gathering.is_enough():
+        if not self.is_at_first or (self.gathering.is_enough() and not is_reached):
             return []
         if relieves == self._settings.node and self.gathering.goes_on(now + YIELDS_BEFORE_S):
             return []

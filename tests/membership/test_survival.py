@@ -1160,18 +1160,26 @@ def test_ranks_stay_when_the_head_is_lost() -> None:
 # Two heads before the first attempt.
 
 
-@pytest.mark.parametrize(("nodes", "does_yield"), [((0,), True), ((0, 1), False)], ids=["too few", "enough"])
-def test_a_first_head_yields_to_a_later_one_only_while_it_has_too_few_nodes(
-    *, nodes: tuple[int, ...], does_yield: bool
+@pytest.mark.parametrize(
+    ("nodes", "is_reached", "does_yield"),
+    [
+        pytest.param((0,), False, True, id="too few"),
+        pytest.param((0, 1), False, False, id="enough"),
+        pytest.param((0, 1), True, True, id="enough, and the other answers"),
+    ],
+)
+def test_a_first_head_yields_to_a_later_one_only_while_it_has_too_few_nodes_or_that_one_answers(
+    *, nodes: tuple[int, ...], is_reached: bool, does_yield: bool
 ) -> None:
     script = HeadScript(3, min_nodes=2)
     script.join(*nodes)
-    actions = script.head.yields("node2", 2, 0.0)
+    actions = script.head.yields("node2", 2, 0.0, is_reached=is_reached)
     assert bool(of_kind(actions, Superseded)) == does_yield
 
 
 def test_a_head_that_has_opened_an_attempt_yields_to_no_claim_of_the_allocation() -> None:
     assert running().head.yields("node2", 2, 0.0) == []
+    assert running().head.yields("node2", 2, 0.0, is_reached=True) == []
 
 
 def test_a_head_whose_first_attempt_started_no_workers_looks_for_no_other_one() -> None:

@@ -149,6 +149,21 @@ def test_a_first_head_that_was_cut_off_for_twenty_seconds_costs_no_join_timeout(
     assert run.disk.asked_at[1] < 30.0 + 2 * 10.0 + 15.0
 
 
+@pytest.mark.parametrize(("nodes", "least"), [(4, 2), (6, 2), (4, 1)])
+def test_two_first_heads_that_both_have_enough_nodes_do_not_wait_for_each_others(nodes: int, least: int) -> None:
+    """The first one was cut off for a moment, and the late node has joined the head with the latest claim."""
+    run = a_run(nodes, least, late(nodes - 1, 30.0), cut(0, 2.5, 20.0), work_s=20.0, join_timeout_s=600.0)
+    assert result_of(run).reason == "succeeded"
+    assert run.disk.asked_at[1] < 30.0 + 2 * 10.0 + 15.0
+
+
+def test_a_node_takes_the_place_of_a_silent_first_head_before_its_search_is_over() -> None:
+    """Also with a `join_timeout` of half a lease."""
+    run = a_run(4, 2, NEVER_STARTS, off(0, 5.0), work_s=20.0, lease_s=60.0, join_timeout_s=25.0)
+    assert result_of(run).reason == "succeeded"
+    assert run.disk.claims[1].members == ("node1", "node2")
+
+
 def test_all_nodes_that_reach_each_other_again_before_the_first_attempt_find_one_head() -> None:
     """All four are needed, and there, from 28 s, of which three have claimed."""
     faults = late(3, 25.0), cut(0, 9.0, 8.0), deaf(2, 13.0, 15.0)

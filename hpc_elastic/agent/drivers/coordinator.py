@@ -152,6 +152,7 @@ class Coordinator:
             ask=self._asked,
             heard=heard,
             may_yield=may_yield,
+            reaches=outputs.reaches,
             times=times.watch,
         )
         say = partial(self._say, level="warning")

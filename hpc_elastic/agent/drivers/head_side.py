@@ -27,6 +27,7 @@ from hpc_elastic.agent.drivers.local_member import LocalMember
 from hpc_elastic.agent.net.transport import Connection, ConnectionFactory, Receiver
 from hpc_elastic.agent.records.journal import Journal
 from hpc_elastic.agent.records.retries import retry
+from hpc_elastic.agent.rendezvous.head_link import answers
 from hpc_elastic.agent.rendezvous.refusal import Refuser
 from hpc_elastic.agent.rendezvous.search import HeadLostError, HeadSearch
 from hpc_elastic.agent.rendezvous.successor import Successor
@@ -170,7 +171,7 @@ class HeadSide(Receiver):
             join_timeout_s=elastic.join_timeout_s,
             claims_left=left,
             can_end_job=self._member.join.can_end_job,
-            asks_again_s=self._timing.returns_within_s,
+            asks_again_s=min(self._timing.returns_within_s, elastic.join_timeout_s / 4),
         )
         return Successor(
             settings,
@@ -335,6 +336,7 @@ class HeadSide(Receiver):
             superseded=lambda reason: self._superseded(head, reason),
             over=self._over,
             moved=self._moved,
+            reaches=partial(answers, self._make),
         )
         head = self._head = self._head_start.make(
             self._member.join,

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 from hpc_elastic.agent.records.journal import Journal
 from hpc_elastic.agent.records.requests import aged
@@ -18,7 +19,7 @@ from hpc_elastic.membership.gathering import Diagnosis
 from hpc_elastic.membership.head import Head
 from hpc_elastic.membership.notices import NoticeGiven
 from hpc_elastic.membership.phases import HeadPhase
-from hpc_elastic.rundir.records import AllocationClaim, AttemptClaim, HeadPresence, Request, RunResultRecord
+from hpc_elastic.rundir.records import AllocationClaim, AttemptClaim, Endpoint, HeadPresence, Request, RunResultRecord
 
 Diagnose = Callable[[Sequence[str]], Sequence[Diagnosis]]
 Do = Callable[[Callable[[float], list[Action]]], None]
@@ -30,12 +31,13 @@ class WatchTimes:
 
     `look_every_s`: between two looks. `diagnose_every_s`: between two readings of what the missing nodes report.
     `diagnose_after_s`: before the first of these; an agent writes its finding after 2 s, and a look before that could
-    hide the file on NFS.
+    hide the file on NFS. `probe_every_s`: between two questions whether the head of a later claim answers.
     """
 
     look_every_s: float = 1.0
     diagnose_after_s: float = 3.0
     diagnose_every_s: float = 5.0
+    probe_every_s: float = 5.0
 
 
 WATCH_TIMES = WatchTimes()
@@ -81,7 +83,9 @@ class HeadWatch:
         diagnose: finds out why nodes have not joined; blocks.
         ask: is called with each other request of people (`journal.ASKED`) that comes while this head is one.
         heard: returns the notice that this node's member has from an earlier head, with the seconds that are left.
-        may_yield: whether the head may step down for another one of this start before the first attempt.
+        may_yield: whether the head, if it has too few nodes, may step down before the first attempt for another one of
+            this start that it may not reach; for one that answers it does in any case.
+        reaches: finds out whether the agent at an address answers.
         times: how often it looks.
     """
 
@@ -98,10 +102,13 @@ class HeadWatch:
         ask: Callable[[Request], None] = lambda _: None,
         heard: Callable[[], NoticeGiven | None] = lambda: None,
         may_yield: bool = True,
+        reaches: Callable[[Endpoint], Coroutine[Any, Any, bool]] | None = None,
         times: WatchTimes = WATCH_TIMES,
     ) -> None:
         self._head = head
         self._may_yield = may_yield
+        self._reaches = reaches
+        self._probe_at = -float("inf")
         self._node = node
         self._do = do
         self._step_down = step_down
@@ -139,6 +146,7 @@ class HeadWatch:
                 self._pass_on(look.asked)
             self._judge(look)
             self._hear_of_head(look)
+            await self._give_way(look)
 
     async def watch_missing(self) -> None:
         """Tells the head, while nodes are missing, what their agents have found out."""
@@ -195,7 +203,7 @@ class HeadWatch:
                 stop_by=None if self._is_stop_told else stop_by,
                 started=started,
                 later=journal.latest_attempt(above=attempt),
-                rival=journal.find_rival() if self._may_yield and self._head.is_at_first else None,
+                rival=journal.find_rival() if self._head.is_at_first else None,
                 result=journal.find_result(),
                 present=journal.presence(attempt) if self._head.awaits_quorum_for_another else None,
             )
@@ -225,8 +233,19 @@ class HeadWatch:
         elif by is not None:
             self._is_stop_told = True
             self._do(lambda now: head.stop_requested(by, now))
-        elif (rival := look.rival) is not None:
+        elif (rival := look.rival) is not None and self._may_yield:
             self._do(lambda now: head.yields(rival.node, rival.allocation, now, relieves=rival.relieves))
+
+    async def _give_way(self, look: Look) -> None:
+        """Has the head step down for one with a later claim that answers: each would wait for the other's nodes."""
+        head, rival, loop = self._head, look.rival, asyncio.get_running_loop()
+        if rival is None or self._reaches is None or not head.is_at_first or loop.time() < self._probe_at:
+            return
+        self._probe_at = loop.time() + self._times.probe_every_s
+        if await self._reaches(rival.head):
+            self._do(
+                lambda now: head.yields(rival.node, rival.allocation, now, relieves=rival.relieves, is_reached=True)
+            )
 
     def _hear_of_head(self, look: Look) -> None:
         if look.present is not None and look.present != self._present:

@@ -7,8 +7,11 @@ import time
 from dataclasses import replace
 from typing import Protocol
 
-from hpc_elastic.agent.net.transport import Connection, ConnectionFactory, Receiver, dial
+from hpc_elastic.agent.net.transport import Connection, ConnectionFactory, NoHandshakeError, Receiver, dial
+from hpc_elastic.membership.authentication import ProtocolError
 from hpc_elastic.membership.messages import Dropped, Elsewhere, Join, Message, Refused, Welcome
+from hpc_elastic.membership.timing import LONGEST_ANSWER_S
+from hpc_elastic.rundir.records import Endpoint
 
 
 class HeadListener(Protocol):
@@ -68,6 +71,29 @@ class HeadLink(Receiver):
             self.answered.set_result(False)
         else:
             self._listener.head_lost(connection, why)
+
+
+class _Probe(Receiver):
+    """The receiver on a connection on which nothing is said."""
+
+    def opened(self, connection: Connection) -> None:
+        """Implements transport.Receiver."""
+
+    def received(self, connection: Connection, message: Message) -> None:
+        """Implements transport.Receiver: an agent that is no head may say where its head is."""
+
+    def closed(self, connection: Connection, why: str) -> None:
+        """Implements transport.Receiver."""
+
+
+async def answers(make: ConnectionFactory, agent: Endpoint) -> bool:
+    """Return whether an agent of this run answers at an address, within a moment; nothing is asked of it."""
+    try:
+        connection = await dial(make, _Probe(), agent.address, agent.port, timeout_s=LONGEST_ANSWER_S)
+    except (OSError, ProtocolError, NoHandshakeError):
+        return False
+    connection.close()
+    return True
 
 
 async def ask_to_join(

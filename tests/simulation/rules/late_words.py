@@ -39,9 +39,9 @@ class LateWords:
             require(not is_late or (not actions and head.phase is before), f"{what}, in phase {before.value}")
             return actions
 
-        def gives_way(to: str, allocation: int, now: float, *, relieves: str = "") -> Any:
-            before, has_enough = head.phase, self._is_enough(agent, head)
-            done = yields(to, allocation, now, relieves=relieves)
+        def gives_way(to: str, allocation: int, now: float, *, relieves: str = "", is_reached: bool = False) -> Any:
+            before, has_enough = head.phase, self._is_enough(agent, head) and not is_reached
+            done = yields(to, allocation, now, relieves=relieves, is_reached=is_reached)
             is_over = head.phase is HeadPhase.OVER
             what = f"{agent.name} gives way to {to} in phase {before.value}, with enough nodes: {has_enough}"
             require(not is_over or (before is HeadPhase.GATHERING and not has_enough), what)
