@@ -348,8 +348,11 @@ class Head:
     def _end_for(self, seen: Seen | None, now: float) -> list[Action]:
         """End the run, or its allocation, for a person or the scheduler, also where it was to end for want of nodes.
 
-        It would have gone on if they had come back; whether it goes on in another start is decided by this end.
+        It would have gone on if they had come back; whether it goes on in another start is decided by this end. A head
+        that is cut off from one that goes on ends nothing: perhaps it alone is told, as its machine shuts down.
         """
+        if self.awaits_quorum_for_another and now < self._quorum.other_until:
+            return self.superseded("the head of the latest attempt is there")
         if self._judge.is_short_of_nodes and self.phase not in (HeadPhase.CLOSING, HeadPhase.OVER):
             self._judge.verdict.gathers()
         return self._observe(seen, now)

@@ -196,7 +196,7 @@ class Judge:
         if seen.trigger is not Trigger.NODE_LOST or self._members.gathering.can_be_enough():
             return seen
         nodes = tuple(sorted({*seen.nodes, *losses.nodes}))
-        is_dead = seen.is_agent_dead and not losses.may_live
+        is_dead = seen.is_agent_dead and not losses.may_live_of(nodes)
         return replace(seen, nodes=nodes, detail=losses.describe(nodes, seen.detail), is_agent_dead=is_dead)
 
     @property

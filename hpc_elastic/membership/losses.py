@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable
 
 from hpc_elastic.hostlist import name_some
 from hpc_elastic.membership.lease import MemberLease
@@ -90,6 +90,10 @@ class Losses:
     def may_live(self) -> bool:
         """Return whether some lost member may still be alive."""
         return bool(self._rivals)
+
+    def may_live_of(self, nodes: Iterable[str]) -> bool:
+        """Return whether any of these nodes may still be alive."""
+        return not self._rivals.isdisjoint(nodes)
 
     @property
     def nodes(self) -> tuple[str, ...]:

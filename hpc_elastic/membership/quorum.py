@@ -22,12 +22,13 @@ class QuorumWait:
         judge: the decision that stands.
     """
 
-    __slots__ = ("_judge", "_members", "_settings", "until")
+    __slots__ = ("_judge", "_members", "_settings", "other_until", "until")
 
     def __init__(self, settings: HeadSettings, members: Members, judge: Judge) -> None:
         self._settings = settings
         self._members = members
         self._judge = judge
+        self.other_until = -NEVER  # until when the head that has opened the latest attempt counts as there
         self.until = -NEVER  # when the run ends if too few nodes are here still, in monotonic seconds
 
     def begin(self, now: float) -> list[Action]:
@@ -47,7 +48,8 @@ class QuorumWait:
 
     def prolong(self, now: float) -> None:
         """Wait for the head that has opened the latest attempt, which is there: it ends the run, or goes on."""
-        self.until = max(self.until, now + self._settings.timing.awaits_return_s)
+        self.other_until = now + self._settings.timing.awaits_return_s
+        self.until = max(self.until, self.other_until)
 
     def shorten(self, now: float) -> None:
         """Wait no longer if all that are not here are dead, but for those that have never come."""

@@ -500,8 +500,9 @@ def test_a_head_that_dies_before_anybody_has_joined_it_is_succeeded(seed: int) -
     [(Fault(what="kill_worker", node=2, at=45.0), "restarts_used_up"), (Fault(what="stop", at=50.0), "stop_requested")],
 )
 def test_a_run_ends_although_another_node_claimed_a_later_allocation_in_vain(fault: Fault, reason: str) -> None:
-    """Two nodes take the dead head's place, one after the other; the first one opens the attempt."""
-    scenario = elastic(4, 2, Fault(what="kill_agent", node=0, at=0.05), fault, seed=0, join_timeout_s=20.0)
+    """It was cut off from all others before the first attempt, for which these waited for a late node."""
+    late, cut = Fault(what="starts_late", node=2, lasts_s=18.0), Fault(what="partition", side=(3,), at=4.0, lasts_s=1e6)
+    scenario = elastic(4, 2, late, cut, fault, seed=0, join_timeout_s=30.0)
     result, run = the_result(replace(scenario, max_restarts=0))
     assert len(run.disk.allocations) > run.disk.claims[1].allocation
     assert (result.reason, list(run.disk.claims)) == (reason, [1])

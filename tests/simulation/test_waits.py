@@ -227,7 +227,23 @@ def test_a_silent_node_does_not_end_a_run_whose_head_has_enough_nodes_and_pauses
     assert run.disk.claims[2].members == ("node0", "node2", "node3")
 
 
+def test_a_term_that_only_a_lone_silent_node_gets_does_not_end_the_run_of_a_head_that_is_there() -> None:
+    """As where an administrator starts the machine again whose network card has died."""
+    faults = Fault(what="kill_worker", node=2, at=20.0), cut(1, 21.0), Fault(what="term", node=1, at=48.0)
+    run = a_run(4, 2, *faults, backoff_first_s=35.0)
+    assert result_of(run).reason == "succeeded"
+
+
 # The end for want of nodes: who is named, and who is counted.
+
+
+def test_two_agents_that_are_dead_are_lost_agents_though_a_spare_has_never_started() -> None:
+    """Else each of the two nodes, which live, has a problem of its own for `nodes`: node_lost needs only one run."""
+    faults = NEVER_STARTS, killed(0, 20.0), killed(2, 60.0)
+    result = result_of(a_run(4, 2, *faults, most=3, work_s=200.0, join_timeout_s=600.0))
+    assert result.root_cause is not None
+    assert result.root_cause.nodes == ("node0", "node2")
+    assert result.root_cause.failure_class == "agent_lost"
 
 
 def test_a_node_that_is_back_is_not_named_among_those_for_which_the_run_ends() -> None:
