@@ -137,6 +137,7 @@ class HeadPresence:
     format_version: int = FORMAT_VERSION
     run: str
     attempt: int
+    allocation: int
     head: str
     number: int
 

@@ -373,16 +373,22 @@ class Journal(AllocationClaims):
         Raises:
             RunDirectoryError: the record cannot be written.
         """
-        present = HeadPresence(run=self._plan.run, attempt=attempt, head=self._place.node, number=number)
+        present = HeadPresence(
+            run=self._plan.run, attempt=attempt, allocation=self.allocation, head=self._place.node, number=number
+        )
         write_json(self._layout.head_presence(attempt), to_json(present))
 
     def presence(self, attempt: int) -> HeadPresence | None:
-        """Return the latest word that the head which has opened the attempt is there, None if there was none.
+        """Return the latest word that another node's head, which has opened the attempt in this allocation, is there.
+
+        None if there was none.
 
         Raises:
             RunDirectoryError: the record cannot be read.
         """
-        return self._chain.presence(attempt)
+        found = self._chain.presence(attempt)
+        is_anothers = found is not None and found.head != self._place.node and found.allocation == self.allocation
+        return found if is_anothers else None
 
     # From people.
 

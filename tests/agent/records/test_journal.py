@@ -55,14 +55,16 @@ def test_a_torn_claim_of_an_attempt_is_an_error_that_names_it(runs: Runs, conten
 
 
 def test_who_has_opened_an_attempt_says_that_it_is_there_and_others_read_it(runs: Runs) -> None:
-    runs.journal().claim_attempt(*an_attempt())
-    other = runs.journal(a_place("43"))
+    head, other = runs.journal(), runs.journal(a_place(node_id=1))
+    head.claim_attempt(*an_attempt())
     assert other.presence(1) is None
     for number in (1, 2):
-        runs.journal().tell_presence(1, number)
+        head.tell_presence(1, number)
         said = other.presence(1)
         assert said is not None
         assert (said.attempt, said.head, said.number) == (1, "node0", number)
+    other.allocation += 1  # another start of the job, or another head of this one, has to do with others
+    assert (head.presence(1), other.presence(1)) == (None, None)
 
 
 def test_the_history_is_the_latest_claims(runs: Runs) -> None:
