@@ -153,6 +153,13 @@ class Timing:
         """Return how long a member that has said goodbye, because the head was silent, has to find it again."""
         return self.lease_s / 2
 
+    def asks_again_s(self, join_timeout_s: float) -> float:
+        """Return how long an agent asks a head that fell silent before the first attempt, until it claims in its place.
+
+        No longer than its tries are short: all claim in turns, and have to find the one that was first.
+        """
+        return min(self.returns_within_s, ASKS_AGAIN_S, join_timeout_s / 4)
+
     @property
     def silent_before_reset_s(self) -> float:
         """Return how long a member was silent whose reset may be that of a live agent that has given its head up.
@@ -217,6 +224,7 @@ YIELDS_BEFORE_S = 10.0
 UNFIT_SETTLES_S = 2.0
 GATHERS_AFTER_S = 0.5
 TURNS_AHEAD = 8  # nodes that an agent dials beyond those whose turn has come: they may have begun their search before
+ASKS_AGAIN_S = 5.0  # an agent asks a head at most that was silent before the first attempt; its tries grow longer then
 TURNS_TO_ASK = 6  # for so many turns an agent asks a head that it has not had yet, before it takes its place
 EARLY_TURNS = 16  # whose own turn comes later begins with one: they are many in a large world
 MOST_SPARES = 64  # how many spares a world's record names, and how many turns of members they wait for at most

@@ -164,6 +164,24 @@ def test_a_node_takes_the_place_of_a_silent_first_head_before_its_search_is_over
     assert run.disk.claims[1].members == ("node1", "node2")
 
 
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_only_one_node_claims_in_the_place_of_a_first_head_without_power_whose_lease_is_long(seed: int) -> None:
+    """node0's machine is off, and node4 comes late."""
+    faults = late(4, 240.0), off(0, 5.0)
+    run = a_run(5, 2, *faults, work_s=20.0, lease_s=60.0, join_timeout_s=600.0, seed=seed)
+    assert [claim.node for claim in run.disk.allocations] == ["node0", "node3"]
+    assert run.disk.claims[1].members == ("node1", "node2", "node3", "node4")
+    assert run.disk.asked_at[1] < 260.0
+
+
+def test_a_new_start_whose_first_head_loses_its_power_begins_with_all_others_though_the_lease_is_long() -> None:
+    """Nobody is late: all are there at 20 s, and the first head is lost at 30 s."""
+    faults = Fault(what="requeue", side=(0, 1, 2, 3), at=20.0), off(0, 30.0)
+    run = a_run(4, 2, *faults, work_s=20.0, lease_s=60.0, join_timeout_s=600.0)
+    assert run.disk.claims[2].members == ("node1", "node2", "node3")
+    assert run.disk.asked_at[2] < 260.0
+
+
 def test_all_nodes_that_reach_each_other_again_before_the_first_attempt_find_one_head() -> None:
     """All four are needed, and there, from 28 s, of which three have claimed."""
     faults = late(3, 25.0), cut(0, 9.0, 8.0), deaf(2, 13.0, 15.0)

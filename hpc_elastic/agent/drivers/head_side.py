@@ -171,7 +171,7 @@ class HeadSide(Receiver):
             join_timeout_s=elastic.join_timeout_s,
             claims_left=left,
             can_end_job=self._member.join.can_end_job,
-            asks_again_s=min(self._timing.returns_within_s, elastic.join_timeout_s / 4),
+            asks_again_s=self._timing.asks_again_s(elastic.join_timeout_s),
         )
         return Successor(
             settings,
