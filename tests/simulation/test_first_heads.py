@@ -184,7 +184,7 @@ def test_sides_of_a_cut_network_that_all_lack_nodes_claim_eight_times_and_no_mor
             roles=(role,),
             nodes=4,
             lease_s=3.0,
-            join_timeout_s=12.0,
+            join_timeout_s=10.0,
             disk_s=(disk_s,),
             faults=(late, *cuts),
         )

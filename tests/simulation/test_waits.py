@@ -182,6 +182,25 @@ def test_a_new_start_whose_first_head_loses_its_power_begins_with_all_others_tho
     assert run.disk.asked_at[2] < 260.0
 
 
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_a_late_node_at_a_head_that_was_cut_off_does_not_keep_the_others_which_are_just_enough(seed: int) -> None:
+    """Four are needed, and four have node1, 2 or 3 as their head. At 45 s all six are there and reach each other."""
+    run = a_run(6, 4, late(5, 45.0), cut(0, 5.0, 30.0), work_s=20.0, join_timeout_s=600.0, seed=seed)
+    assert run.disk.asked_at[1] < 45.0 + 2 * 10.0 + 15.0
+
+
+def test_two_heads_with_too_few_nodes_each_that_reach_each_other_again_find_to_one() -> None:
+    """node1 was cut off until 22.5 s, and both heads have claimed in turn."""
+    run = a_run(4, 3, late(3, 30.0), cut(1, 2.5, 20.0), work_s=20.0, join_timeout_s=600.0)
+    assert run.disk.asked_at[1] < 30.0 + 2 * 10.0 + 15.0
+
+
+def test_a_late_node_finds_those_who_wait_for_it_after_the_head_of_the_first_attempt_is_dead() -> None:
+    """node1 and node2 wait for a third node; node3 is there from 32 s, and reaches them and the disk."""
+    run = a_run(4, 3, late(3, 32.0), killed(0, 30.0), most=3, work_s=60.0, join_timeout_s=600.0)
+    assert result_of(run).reason == "succeeded"
+
+
 def test_all_nodes_that_reach_each_other_again_before_the_first_attempt_find_one_head() -> None:
     """All four are needed, and there, from 28 s, of which three have claimed."""
     faults = late(3, 25.0), cut(0, 9.0, 8.0), deaf(2, 13.0, 15.0)

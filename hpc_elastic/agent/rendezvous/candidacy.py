@@ -16,7 +16,7 @@ from hpc_elastic.errors import ExitCode, HpcElasticError
 from hpc_elastic.membership.actions import Level
 from hpc_elastic.membership.discovery import describe_left
 from hpc_elastic.membership.succession import Records
-from hpc_elastic.rundir.records import AllocationClaim, Endpoint
+from hpc_elastic.rundir.records import AllocationClaim, AttemptClaim, Candidate, Endpoint
 from hpc_elastic.scheduler.allocation import Allocation
 
 T = TypeVar("T")
@@ -76,10 +76,20 @@ class Candidacy:
         """Returns the latest claim of this start of the job, None if there is none."""
         return await self._retry(self._journal.find_allocation, say)
 
-    async def find_others(self, latest: AllocationClaim, say: Callable[[str, Level], None]) -> list[AllocationClaim]:
-        """Returns the claims that other nodes have made in this start of the job before the latest one."""
-        known = (latest.node, self._allocation.node)
-        return [each for each in await self._retry(self._journal.find_heads, say) if each.node not in known]
+    async def find_others(
+        self, head: AllocationClaim, attempt: AttemptClaim | None, say: Callable[[str, Level], None]
+    ) -> list[Candidate]:
+        """Returns the agents that may be head in the place of one that does not answer.
+
+        Before the first attempt these are the heads of earlier claims of this start of the job; then those that may
+        take the place of the attempt's head, one of which may gather the others.
+        """
+        if attempt is not None and attempt.candidates is not None:
+            others = [*attempt.candidates.turns, *attempt.candidates.spares]
+        else:
+            claims = await self._retry(self._journal.find_heads, say)
+            others = [Candidate(node=each.node, agent=each.head) for each in claims]
+        return [each for each in others if each.node not in (head.node, self._allocation.node)]
 
     async def find_successor(
         self, head: AllocationClaim | None, say: Callable[[str, Level], None]

@@ -20,7 +20,7 @@ from hpc_elastic.membership.actions import Level
 from hpc_elastic.membership.authentication import ProtocolError
 from hpc_elastic.membership.messages import Join
 from hpc_elastic.plan.launch_plan import LaunchPlan
-from hpc_elastic.rundir.records import AllocationClaim, AttemptClaim, Endpoint
+from hpc_elastic.rundir.records import AllocationClaim, AttemptClaim, Candidate, Endpoint
 from hpc_elastic.scheduler.allocation import Allocation
 
 
@@ -77,7 +77,7 @@ class HeadSearch:
         self._times = times
         self._loop = asyncio.get_running_loop()
         self._known: AllocationClaim | None = None
-        self._others: list[AllocationClaim] = []  # of heads before that one: its network may be cut, and theirs not
+        self._others: list[Candidate] = []  # that may be head instead: the network of the known one may be cut
         self.relieved: MissingNode | None = None  # the head in whose place this one is, for most nodes cannot reach it
         self._explainer = Explainer(plan.network.port_range)
 
@@ -185,9 +185,9 @@ class HeadSearch:
                     self._check_attempt(records.claim, trouble, now - self._asked_since)
                     if records.has_head_failed and await self._candidacy.succeed_failed(self._known, say):
                         return False  # where another agent was first, the next look finds its claim
+                    if now - self._asked_since >= self._times.others_after_s:
+                        self._others = await self._candidacy.find_others(self._known, records.claim, say)
                 self._knows(await self._candidacy.find_latest(say) or self._known)
-                if self._known is not None and now - self._asked_since >= self._times.others_after_s:
-                    self._others = await self._candidacy.find_others(self._known, say)
                 if self._known is None and not self._lookup.addresses:
                     self._lookup = await self._resolve()
                 read_at = self._loop.time() + self._times.read_claim_every_s
@@ -256,12 +256,14 @@ class HeadSearch:
     def _candidates(self, rounds: int) -> list[Place]:
         """Returns the places to dial now: the claimed one if it is known, else node 0's likely port and one more.
 
-        Where several nodes have claimed, and the latest does not answer, another one of them is dialled as well.
+        Where that one does not answer, one of those that may be head in its place is dialled as well.
         """
         known, head = self._known, self._allocation.nodes[0]
         if known is not None:
-            claims = [known, *([self._others[rounds % len(self._others)]] if self._others else [])]
-            return [Place(head=at.node, address=at.head.address, port=at.head.port, is_certain=True) for at in claims]
+            asked = [Candidate(node=known.node, agent=known.head)]
+            asked += [self._others[rounds % len(self._others)]] if self._others else []
+            agents = [(each.node, each.agent) for each in asked]
+            return [Place(head=node, address=at.address, port=at.port, is_certain=True) for node, at in agents]
         others = self._ports[1:]
         ports = [self._ports[0], *([others[rounds % len(others)]] if others and rounds else [])]
         addresses = self._lookup.addresses
