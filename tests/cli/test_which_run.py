@@ -329,26 +329,13 @@ def test_name_of_a_run_whose_directory_is_gone_says_so_and_how_its_job_ends(
     assert cancelled(slurm) == []
 
 
-@pytest.mark.parametrize("words", [["cancel", "digits"], ["cancel"]])
-def test_cancel_does_not_say_that_an_older_run_is_over_if_the_directory_of_the_newer_one_is_gone(
+@pytest.mark.parametrize(
+    "words", [["cancel", "digits"], ["cancel"], ["status", "digits"], ["status"], ["explain"]], ids=" ".join
+)
+def test_no_older_run_stands_in_for_a_newer_one_whose_directory_is_gone_while_its_job_is_there(
     words: list[str], a: Path, slurm: FakeSlurm, capsys: Capture
 ) -> None:
-    """Its job may still run: nobody has looked."""
-    _, older = submit(a, capsys)
-    end(older)
-    job, run_dir = submit(a, capsys)
-    shutil.rmtree(run_dir)
-    assert main(words) == 5
-    error = capsys.readouterr().err
-    assert f"{run_dir}, was moved or removed" in error
-    assert f"`scancel {job}` ends it" in error
-    assert cancelled(slurm) == []
-
-
-@pytest.mark.parametrize("words", [["status", "digits"], ["status"], ["explain"]])
-def test_older_run_is_not_shown_for_a_newer_one_whose_directory_is_gone_while_its_job_is_there(
-    words: list[str], a: Path, slurm: FakeSlurm, capsys: Capture
-) -> None:
+    """`status` would show its end, and `cancel` say that there is nothing to cancel."""
     _, older = submit(a, capsys)
     end(older)
     job, run_dir = submit(a, capsys)
@@ -357,6 +344,7 @@ def test_older_run_is_not_shown_for_a_newer_one_whose_directory_is_gone_while_it
     error = capsys.readouterr().err
     assert f"{run_dir}, was moved or removed" in error
     assert f"`scancel {job}` ends it; an older one is in {older}" in error
+    assert cancelled(slurm) == []
 
 
 @pytest.mark.parametrize("words", [["cancel", "digits"], ["cancel"], ["status"], ["status", "digits"]])
