@@ -82,7 +82,8 @@ def test_a_scancel_of_a_requeued_job_ends_the_run_at_once(slurm_door: Door, slur
     following = slurm_door.start("logs", run.job_id, "--follow")
     slurm_door.run("stop", "--requeue", "--lead", "1s", run.job_id)
     slurm.run("scancel", run.job_id)
-    assert "CANCELLED" in slurm_door.run("status", run.job_id, exit_code=None).stdout
+    # Slurm may still be at the end of the job's first start, and cancels the second one then.
+    wait_until(lambda: "CANCELLED" in slurm_door.run("status", run.job_id, exit_code=None).stdout, "it is cancelled")
     assert assert_over(run, "CANCELLED", 10)["cause"] == "the job was cancelled while the run waited to start again"
     output, errors = following.communicate(timeout=30)
     assert following.returncode == 0, output + errors
