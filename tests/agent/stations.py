@@ -134,6 +134,7 @@ class Station:
                 leave=self._leaves,
                 moved=lambda: None,
                 guard_deadline=lambda: NEVER,
+                runs_until=lambda: NEVER,
                 say=lambda text, _: self.said.append(text),
             ),
         )

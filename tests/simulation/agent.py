@@ -51,6 +51,7 @@ from tests.simulation.workers import Workers
 if TYPE_CHECKING:
     from tests.simulation.world import SimulatedRun
 
+EXACT_S = 1e-6  # sums of floats
 T = TypeVar("T")
 CLOCKS_DIFFER_OF_UP_TO = 8  # nodes
 
@@ -402,6 +403,10 @@ class Agent:
     def _moved(self) -> None:
         deadline = self.part.guard_deadline()
         if deadline != self.guard.deadline:
+            is_fence = self.part.member._fenced_by < NEVER  # a start that is under way looks at it before it goes on
+            what = f"{self.name} kills its workers, and moves the time until which any may start from"
+            is_so = not is_fence or deadline <= self.guard.deadline + EXACT_S
+            require(is_so, f"{what} {self.guard.deadline:.2f} to {deadline:.2f} s")
             self.run.conduct.sets_deadline(self, deadline)
         self.guard.set_deadline(deadline)
 

@@ -67,6 +67,7 @@ class MemberOutputs:
         leave: ends this agent.
         moved: is called when the time until which the workers may run may have changed.
         guard_deadline: returns when the guard kills the workers.
+        runs_until: returns until when the workers may run, as the guard was told last, without its own delay.
         say: logs a line for people.
     """
 
@@ -75,6 +76,7 @@ class MemberOutputs:
     leave: Callable[[Leave], None]
     moved: Callable[[], None]
     guard_deadline: Callable[[], float]
+    runs_until: Callable[[], float]
     say: Callable[[str, Level], None]
 
 
@@ -134,7 +136,7 @@ class LocalMember:
         self._recording = asyncio.Lock()
         self._timer: asyncio.TimerHandle | None = None
         self._stopping: StopWorkers | None = None
-        self._fenced_by = NEVER  # when the fence under way began; NEVER if none is
+        self._fenced_by = NEVER  # when the fence under way began, or the lease was over; NEVER if none is
         self._examine: Examine | None = None
         self._is_suspect: bool  # whether a failure of this attempt may be the node's own; set as its workers start
         self._recording_failures: set[asyncio.Task[None]] = set()
@@ -335,7 +337,8 @@ class LocalMember:
 
     def _stop_workers(self, action: StopWorkers) -> None:
         if action.manner is StopManner.FENCE:
-            self._fenced_by = self._loop.time()
+            # Never later than it was: a start that stood still amid its workers goes on beside this, and looks at it.
+            self._fenced_by = min(self._loop.time(), self._outputs.runs_until())
             self._is_fenced.set()
         if self._stopping is not None:
             if action.manner.hardness:

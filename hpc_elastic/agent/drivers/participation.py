@@ -94,6 +94,7 @@ class Participation:
                 leave=around.leave,
                 moved=around.moved,
                 guard_deadline=around.guard_deadline,
+                runs_until=lambda: around.guard_deadline() - profile.guard_s,
                 say=around.say,
             ),
         )

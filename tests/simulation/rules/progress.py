@@ -28,7 +28,8 @@ if TYPE_CHECKING:
 TALKS_S = 8.0  # reading, dialling, answering, and trying again
 DISK_OPERATIONS = 12  # one after the other, from a loss to the next start
 LEAVES_WITHIN_S = 30.0
-SAID_FOR_S = 3.0  # then whoever is to end the run has heard of it
+HEARD_AFTER_S = 1.5  # is a word on disk, by whoever looks for it
+QUICK_S = 0.1  # of an operation of a disk
 PROBES_S = 5.0  # of other ports of the machine that does not answer
 DEATHS = frozenset({"kill_agent", "power_off", "exit_worker", "kill_worker", "break_gpu"})
 ENDED_FOR_TOO_FEW = ("node_lost", "nodes_missing")
@@ -124,7 +125,7 @@ class Progress:
     def _check_who_ends(self, agent: Agent, result: RunResultRecord) -> None:
         """No other node ends a run for want of nodes, as long as the head of its latest attempt is there, and says so.
 
-        It has said so for a while by then: whoever is to end the run looks once a second.
+        It has said so in the last two leases, some seconds ago: whoever is to end the run looks once a second.
         """
         run, claim = self._run, self._run.disk.latest_claim
         if claim is None or claim.head == agent.name or claim.allocation != len(run.disk.allocations):
@@ -135,8 +136,8 @@ class Progress:
             at for at, who, what in run.events if isinstance(what, Written) and (who, what.path) == (opener.name, path)
         ]
         is_there = opener.headquarters is not None and opener.headquarters._head.attempt == claim.attempt
-        is_quick = max(run.scenario.disk_s) < SAID_FOR_S and self._is_calm(agent)
-        is_said = bool(said) and now - said[0] > SAID_FOR_S and now - said[-1] < lease_s
+        is_quick = max(run.scenario.disk_s) < QUICK_S and self._is_calm(agent)
+        is_said = any(HEARD_AFTER_S < now - at < 2 * lease_s - HEARD_AFTER_S for at in said)
         what = f"{agent.name} ends the run ({result.cause}), and its head, {opener.name}, is there, and says so"
         require(not (is_there and is_quick and is_said), what)
 
