@@ -57,13 +57,6 @@ from hpc_elastic.rundir.state_records import KeptState
 
 NEVER = float("inf")
 ENDING = HeadPhase.CLOSING, HeadPhase.OVER
-BETWEEN_ATTEMPTS = (
-    HeadPhase.STOPPING,
-    HeadPhase.PAUSING,
-    HeadPhase.GATHERING,
-    HeadPhase.CLAIMING,
-    HeadPhase.AWAITING_QUORUM,
-)
 
 
 class Head:
@@ -148,7 +141,8 @@ class Head:
 
         It has opened the latest attempt, and opens the next one or ends the run: others need to know that it is there.
         """
-        return self._has_opened and self.phase in BETWEEN_ATTEMPTS and self._members.losses.may_live
+        is_between = self._has_opened and self.phase not in (HeadPhase.RUNNING, *ENDING)
+        return is_between and self._members.losses.may_live
 
     @property
     def awaits_quorum_for_another(self) -> bool:

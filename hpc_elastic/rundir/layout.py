@@ -217,7 +217,7 @@ class RunLayout:
         return f"{self.attempt(attempt)}/world.json"
 
     def head_presence(self, attempt: int) -> str:
-        """Return the HeadPresence record, there if the attempt's head has lost nodes that may live, and stops it."""
+        """Return the HeadPresence record, there once the attempt's head has lost nodes that may live."""
         return f"{self.attempt(attempt)}/head.json"
 
     def proposed_world(self, attempt: int, node: str) -> str:

@@ -12,7 +12,7 @@ from hpc_elastic.membership.timing import HEAD_REACTS_WITHIN_S, RELIEVED_WITHIN_
 class SearchTimes:
     """The times of a search for the head, in seconds.
 
-    `others_after_s`: heads before the latest are asked, too, once that one has not answered for this long.
+    `others_after_s`: those that may be head instead are asked, too, once the known one has not answered for this long.
     `claim_after_s`, `claim_step_s`: node k claims the allocation when no head was found for the first plus k times the
     second. `read_claim_every_s`: between two looks for another agent's claim. `connect_bound_s`: for one connection
     attempt. `silent_after_s`: a head that has not answered for this long is reported. `dead_after_s`: the kernel gives
