@@ -3,9 +3,10 @@
     python -m tests.soak.guard_trials [--trials 1000] [--first 0] [--processes 10000] [--start spawn|fork]
 
 Each trial, drawn from its seed, is one agent with its guard, its two workers and a process that each of these starts.
-All of them write down until when they ran (`beater`). The agent is frozen or killed before any line of the start, or
-its guard is killed and it fences by itself; the standard error that both write to may be blocked. No beat may be later
-than `BOUND_S` after the deadline, and no process may be left then. With --processes as many others sleep on the node.
+All of them write down until when they ran (`beater`). The agent is frozen or killed before any line of the start; or it
+is a member that fences, and its guard is killed, or it is frozen, and wakes up when its lease is over. The standard
+error that both write to may be blocked. No beat may be later than `BOUND_S` after the deadline, and no process may be
+left then. With --processes as many others sleep on the node.
 """
 
 from __future__ import annotations
@@ -42,6 +43,7 @@ TURN_S = 0.05  # who waits for longer than that to run is on a machine that has 
 TRIES = 5
 STARTS_WITHIN_S = 60.0
 MOST_BROKEN = 10
+STARTS = ["spawn", "fork"]
 PROCESSES = 4  # two workers, and one that each of them starts
 
 
@@ -49,14 +51,22 @@ class Fault(Enum):
     """What befalls the agent."""
 
     FROZEN = "agent frozen"
+    WOKEN = "agent frozen, then woken"
     KILLED = "agent killed"
     GUARD_KILLED = "guard killed"
     UNGUARDED = "guard killed, agent frozen"  # nobody is left to kill: only to show that a trial can fail
 
 
+FENCES = (Fault.GUARD_KILLED, Fault.WOKEN)  # the agent is a member
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trial:
-    """One trial, drawn from a seed. `step`: before which of the start's lines the agent is frozen or killed."""
+    """One trial, drawn from a seed.
+
+    `step`: before which of the start's lines the agent is frozen or killed. `wakes_s`: how long after the bound it
+    wakes up, if it does.
+    """
 
     seed: int
     fault: Fault
@@ -64,21 +74,24 @@ class Trial:
     deadline_s: float
     kills_guard_s: float
     is_blocked: bool
+    wakes_s: float = 0.0
 
     @classmethod
-    def draw(cls, seed: int, steps: int) -> Trial:
+    def draw(cls, seed: int, steps: int, start: str = "spawn") -> Trial:
         """Draw a trial of a start that has so many lines."""
         chance = random.Random(seed)
-        fault = chance.choices([Fault.FROZEN, Fault.KILLED, Fault.GUARD_KILLED], [6, 2, 2])[0]
+        fault = chance.choices([Fault.FROZEN, Fault.WOKEN, Fault.KILLED, Fault.GUARD_KILLED], [4, 3, 2, 2])[0]
         # An agent that can fence does so before its guard's deadline, and starts no worker after that.
-        deadline_s = chance.uniform(2 * AGENT.guard_s if fault is Fault.GUARD_KILLED else 0.02, 1.0)
+        deadline_s = chance.uniform(2 * AGENT.guard_s if fault in FENCES else 0.02, 1.0)
         return cls(
             seed=seed,
             fault=fault,
             step=chance.randint(1, steps),
             deadline_s=deadline_s,
             kills_guard_s=chance.uniform(0, deadline_s),
-            is_blocked=chance.random() < 0.5,
+            # The process that workers are forked from writes torch's warnings there before it is ready.
+            is_blocked=chance.random() < 0.5 and start == "spawn",
+            wakes_s=chance.uniform(0, 0.5),
         )
 
     def orders(self, run_dir: Path, start: str) -> Orders:
@@ -90,7 +103,7 @@ class Trial:
             step=0 if self.fault is Fault.GUARD_KILLED else self.step,
             signal=signal.SIGKILL if self.fault is Fault.KILLED else signal.SIGSTOP,
             kills_guard_s=self.kills_guard_s if self.fault is Fault.GUARD_KILLED else None,
-            fences=self.fault is Fault.GUARD_KILLED,
+            fences=self.fault in FENCES,
         )
 
 
@@ -133,15 +146,20 @@ def play(trial: Trial, folder: Path, *, start: str = "spawn") -> Outcome:
     deadline = Deadline.create()
     with _agent(trial.orders(run_dir, start), deadline, is_blocked=trial.is_blocked) as told:
         words = [told.read_word()]
+        guard, over = int(words[0].split()[1]), float(words[0].split()[2])  # a member may move the deadline
         if trial.fault is Fault.UNGUARDED:  # the guard after the agent, which would start another one
             while words[-1] != "frozen":
                 words.append(told.read_word())
-            os.kill(int(words[0].removeprefix("guard ")), signal.SIGKILL)
-        waited_s = _sleep_until(deadline.value + BOUND_S)
+            os.kill(guard, signal.SIGKILL)
+        waited_s = _sleep_until(over + BOUND_S)
         left = tuple(pid for pid in find_workers(marks) if _has_beaten(run_dir, pid))
-        _sleep_until(deadline.value + BOUND_S + LOOKS_ON_S)
+        if trial.fault is Fault.WOKEN:
+            _sleep_until(over + BOUND_S + trial.wakes_s)
+            os.kill(told.pid, signal.SIGCONT)
+            while not {"started", "stopped"} <= {word.split()[0] for word in words}:
+                words.append(told.read_word())
+        _sleep_until(over + BOUND_S + LOOKS_ON_S)
         words += told.read_rest()
-        over = deadline.value
     while found := find_workers(marks):
         signal_all(found.values(), signal.SIGKILL)
     beats = [struct.unpack("d", path.read_bytes())[0] for path in (run_dir / "beats").iterdir() if path.suffix == ""]
@@ -189,9 +207,10 @@ def measure_start(folder: Path, *, start: str = "spawn") -> tuple[int, float]:
 
 
 class _Told:
-    """What the agent says, a line each."""
+    """An agent, and what it says, a line each."""
 
-    def __init__(self, descriptor: int) -> None:
+    def __init__(self, pid: int, descriptor: int) -> None:
+        self.pid = pid
         self._descriptor = descriptor
         self._text = ""
 
@@ -227,7 +246,7 @@ def _agent(orders: Orders, deadline: Deadline, *, is_blocked: bool) -> Iterator[
         finally:
             os._exit(1)
     os.close(writer)
-    told = _Told(reader)
+    told = _Told(pid, reader)
     try:
         yield told
     finally:
@@ -282,17 +301,19 @@ def main(words: Sequence[str] | None = None) -> int:
     parser.add_argument("--trials", type=int, default=1000)
     parser.add_argument("--first", type=int, default=0, help="the first seed; the next trial has the next one")
     parser.add_argument("--processes", type=int, default=0, help="how many others sleep on the node meanwhile")
-    parser.add_argument("--start", choices=["spawn", "fork"], default="spawn")
+    parser.add_argument("--start", choices=STARTS, help="how workers start; without it, one way after the other")
     arguments = parser.parse_args(words)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that all that was started ends, too
     folder = Path(tempfile.mkdtemp(prefix="guard-"))
     outcomes: list[Outcome] = []
     broken = 0
     try:
-        steps, _ = measure_start(folder, start=arguments.start)
+        starts = [arguments.start] if arguments.start else STARTS
+        steps = {start: measure_start(folder, start=start)[0] for start in starts}
         with others(arguments.processes):
             for seed in range(arguments.first, arguments.first + arguments.trials):
-                outcome = play_soundly(Trial.draw(seed, steps), folder, start=arguments.start)
+                start = starts[seed % len(starts)]
+                outcome = play_soundly(Trial.draw(seed, steps[start], start), folder, start=start)
                 outcomes.append(outcome)
                 if outcome.is_broken:
                     broken += 1
@@ -301,9 +322,8 @@ def main(words: Sequence[str] | None = None) -> int:
                         break
     finally:
         shutil.rmtree(folder)
-    print(
-        f"{len(outcomes)} trials of a start with {steps} lines, {arguments.processes} other processes; {broken} broken"
-    )
+    lines = " or ".join(f"{count} lines ({start})" for start, count in steps.items())
+    print(f"{len(outcomes)} trials of a start with {lines}, {arguments.processes} other processes; {broken} broken")
     print(_summary(outcomes))
     return 1 if broken else 0
 

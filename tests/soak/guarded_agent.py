@@ -1,4 +1,7 @@
-"""An agent's part that starts, guards and fences workers, without a membership: what a trial of the guard breaks.
+"""An agent's part that starts, guards and fences workers: what a trial of the guard breaks.
+
+Where it fences it is a member as shipped, of a head that is silent once it has given out the attempt; else no one ends
+the workers but the guard, as where the agent's event loop stands still.
 
 The agent's process is a fork of the one that does the trials. The program's own lines are counted while it starts its
 workers, in all threads, so that it can be frozen or killed before any of them.
@@ -12,28 +15,38 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import Any, cast
 
 import hpc_elastic
+from hpc_elastic.agent.drivers.local_member import LocalMember, MemberOutputs
 from hpc_elastic.agent.guard.link import GuardLink
 from hpc_elastic.agent.node.environment import NodeFacts
 from hpc_elastic.agent.node.preparation import NodeReport
+from hpc_elastic.agent.records.journal import Journal
+from hpc_elastic.agent.records.telemetry import Telemetry
 from hpc_elastic.agent.system.background import BackgroundThread
+from hpc_elastic.agent.system.event_loop import run
 from hpc_elastic.agent.system.processes import become_subreaper
 from hpc_elastic.agent.workers.group import LocalWorkers
+from hpc_elastic.agent.workers.node_workers import TermWatch
 from hpc_elastic.agent.workers.spawn import StartFailedError
 from hpc_elastic.agent.workers.worker_start import WorkerStart
 from hpc_elastic.clock import now
 from hpc_elastic.deadline import Deadline
-from hpc_elastic.membership.messages import StopManner
-from hpc_elastic.membership.timing import AGENT
+from hpc_elastic.membership.member import Member
+from hpc_elastic.membership.messages import Assign, StopManner, Welcome
+from hpc_elastic.membership.timing import AGENT, Timing
+from hpc_elastic.plan.launch_plan import LaunchPlan
 from hpc_elastic.plan.roles import EntrypointPlan
+from hpc_elastic.rundir.layout import RunLayout
 from hpc_elastic.scheduler.allocation import Allocation
-from tests.membership.script import an_assign
+from tests.agent.answers import Answers
+from tests.membership.script import a_join, an_assign
 from tests.plans import make_run_plan
 from tests.soak import beater
 
@@ -49,7 +62,7 @@ class Orders:
 
     `deadline_s`: from the beginning of its workers' start until the deadline. `step`: before which line of the start
     it sends `signal` to itself; with 0 it does not. `kills_guard_s`: from the same beginning until its guard is
-    killed. `fences`: whether it ends its workers when its lease is over, as an agent does that can.
+    killed. `fences`: whether it is a member, which ends its workers when its lease is over.
     """
 
     run_dir: Path
@@ -101,8 +114,8 @@ def be_agent(orders: Orders, deadline: Deadline, tell: Callable[[str], None]) ->
     Args:
         orders: what to do and what to suffer.
         deadline: the time until which the workers may run, shared with who looks on.
-        tell: is called with the guard's process id, `frozen` before the agent stops itself, and `started N` when the
-            start was over after N lines.
+        tell: is called with `guard`, its process id and the deadline, `frozen` before the agent stops itself,
+            `started N` when the start was over after N lines, and `stopped` when a fence was over.
     """
 
     def reached() -> None:
@@ -110,7 +123,7 @@ def be_agent(orders: Orders, deadline: Deadline, tell: Callable[[str], None]) ->
         os.kill(os.getpid(), orders.signal)
 
     become_subreaper()  # as an agent is
-    asyncio.run(_Agent(orders, deadline, tell, StepCounter(orders.step, reached)).run())
+    run(_Agent(orders, deadline, tell, StepCounter(orders.step, reached)).run())
 
 
 class _Agent:
@@ -139,7 +152,7 @@ class _Agent:
             lambda: GuardLink(str(PACKAGE), run_dir=str(orders.run_dir), node=NODE, deadline=self._deadline)
         )
         keeping = loop.create_task(guard.keep(processes, lambda _: None))
-        workers = LocalWorkers(
+        workers = _CountedStart(
             plan,
             place,
             NodeReport(
@@ -152,30 +165,93 @@ class _Agent:
             start=start,
             guard=guard.pids,
             say=lambda _: None,
-            on_exit=lambda *_: None,
+            on_exit=lambda attempt, rank, code, stopped: self._exited(attempt, rank, code, is_after_stop=stopped),
             on_broken=lambda _: None,
             may_start=lambda: not self._deadline.has_passed,
         )
+        workers.ended = partial(self._ended, processes)
+        workers.stopped = lambda: self._tell("stopped")
         await start.ready()
         (guard_pid,) = guard.pids()
         over = now() + orders.deadline_s
         guard.set_deadline(over)
-        self._tell(f"guard {guard_pid}")
+        self._tell(f"guard {guard_pid} {over!r}")
         if orders.kills_guard_s is not None:
             loop.call_later(orders.kills_guard_s, os.kill, guard_pid, signal.SIGKILL)
-        if orders.fences:
-            loop.call_later(over - AGENT.guard_s - now(), lambda: fencing.append(loop.create_task(fence())))
-
-        async def fence() -> None:
-            await workers.stop_workers(StopManner.FENCE, is_terminated=False)
-
-        fencing: list[asyncio.Task[None]] = []
         await processes.call(self._steps.install)
         self._steps.install()
-        with contextlib.suppress(StartFailedError):
-            await workers.initialize_workers(an_assign(attempt=1, nodes=1, group_rank=0))
+        assign = an_assign(attempt=1, nodes=1, group_rank=0)
+        if orders.fences:
+            self._member = _make_member(plan, place, guard, self._deadline, orders.deadline_s)
+            self._member.serve(workers, cast("TermWatch", None))
+            asked = over - AGENT.guard_s - _timing(orders.deadline_s).patience_s
+            self._member.connected(is_joined=True, asked=asked)
+            self._member.received(Welcome(allocation=1, head="local1"))
+            self._member.received(assign)
+        else:
+            with contextlib.suppress(StartFailedError):
+                await workers.initialize_workers(assign)
+        await keeping
+
+    _member: LocalMember | None = None
+
+    def _exited(self, attempt: int, local_rank: int, exitcode: int, *, is_after_stop: bool) -> None:
+        if self._member is not None:
+            self._member.worker_exited(attempt, local_rank, exitcode, is_after_stop=is_after_stop)
+
+    async def _ended(self, processes: BackgroundThread) -> None:
         sys.settrace(None)
         await processes.call(lambda: sys.settrace(None))  # a traced search of /proc takes five times as long
         self._steps.reach()
         self._tell(f"started {self._steps.count}")
-        await keeping
+
+
+class _CountedStart(LocalWorkers):
+    """Workers of whose start every line is counted."""
+
+    ended: Callable[[], Awaitable[None]]
+    stopped: Callable[[], None]
+
+    async def initialize_workers(self, assign: Assign) -> None:
+        try:
+            await super().initialize_workers(assign)
+        finally:
+            await self.ended()
+
+    async def stop_workers(
+        self, manner: StopManner, *, is_terminated: bool, takes_stacks: bool = False
+    ) -> tuple[int, ...]:
+        left = await super().stop_workers(manner, is_terminated=is_terminated, takes_stacks=takes_stacks)
+        self.stopped()
+        return left
+
+
+def _timing(deadline_s: float) -> Timing:
+    """The lease of a run, most of which may be over when the workers begin."""
+    return Timing(lease_s=max(3.0, 2 * deadline_s))
+
+
+def _make_member(
+    plan: LaunchPlan, place: Allocation, guard: GuardLink, deadline: Deadline, deadline_s: float
+) -> LocalMember:
+    """A member as an agent has it, of a head that hears nothing and says nothing."""
+    disk = BackgroundThread("disk", asyncio.get_running_loop())
+    journal = Journal(RunLayout(plan.run_dir), plan, place, questions=Answers())
+    member = LocalMember(
+        Member(a_join(0, node=NODE), run=plan.run, timing=_timing(deadline_s)),
+        plan=plan,
+        place=place,
+        journal=journal,
+        disk=disk,
+        telemetry=Telemetry(plan, place, journal=journal, disk=disk, say=lambda _: None),
+        outputs=MemberOutputs(
+            tell=lambda _: None,
+            discover_head=lambda _: None,
+            leave=lambda _: None,
+            moved=lambda: guard.set_deadline(member.fence_deadline() + AGENT.guard_s),
+            guard_deadline=lambda: deadline.value,
+            runs_until=lambda: deadline.value - AGENT.guard_s,
+            say=lambda *_: None,
+        ),
+    )
+    return member
