@@ -13,6 +13,7 @@ THINGS = (
 )
 DRAINS = 7  # of sixteen seeds
 LATE_DEATHS = 11  # likewise: then whoever is awaited in vain holds the next attempt up
+SHORTEST_WORK = 0.8  # of what a role works, on some node
 ENDS = ("none", "none", "stop", "ask_stop", "too_many_failures", "too_few_nodes")
 
 
@@ -75,7 +76,9 @@ def draw_foretold(seed: int) -> Scenario:
         what, last = dice.choice(["other_version", "unfit"]), scenario.nodes - 1
         faults = [fault for fault in faults if fault.node != last and fault.what != "ask_drain"]
         faults.append(Fault(what=what, node=last))
-    return replace(scenario, faults=tuple(faults))
+    # Nothing comes when some workers have ended and others have not.
+    work_s = max([role.work_s, *((fault.at + gap_s) / SHORTEST_WORK for fault in faults)])
+    return replace(scenario, faults=tuple(faults), roles=(replace(role, work_s=work_s),))
 
 
 def _draw_things(dice: random.Random, seed: int) -> list[str]:

@@ -358,7 +358,8 @@ class Foretold:
         require(spent == (self._restarts, self._losses), f"{what} says {spent}, not {(self._restarts, self._losses)}")
         spares = sorted(spare.node for spare in world.spares)
         free = sorted(name for name in self._here if name not in self._away and name not in self._places)
-        is_early = is_new_head and set(spares) <= set(free)  # they may still be on their way
+        # Those that have lost the head, or looked for it while it stood still, may still be on their way.
+        is_early = (is_new_head or coming.cause == ANY) and set(spares) <= set(free)
         require(spares == free or is_early, f"{what} has the spares {spares}, not {free}")
         self._check_cause(what, claim, coming)
 
