@@ -20,6 +20,7 @@ SETTLE_S = 60.0  # NFS may hide a new name for 30 s and more, and an agent's las
 _KILLED = (":9", ":15")  # the ends of a job's exit code if a signal has ended its script
 _UNUSABLE = f"{int(ExitCode.RUN_DIRECTORY)}:0"  # with which agents leave that cannot write, nor say why on a full disk
 _OF_AGENTS = {f"{int(code)}:0": code for code in (ExitCode.RUN_DIRECTORY, ExitCode.NODE_LOST)}  # and not of setup
+_OF_SETUP = f"{int(ExitCode.SETUP)}:0"  # with which the script leaves that meets a bad setup line, or a bad Python
 _NO_OUTPUT = ":53"  # the same, where slurmd could not open the script's output: it has not run
 NAMED_BY_BASH_ENV = "which BASH_ENV names and bash runs before each script"
 JOB_CANCELLED = "the job was cancelled"  # begins the cause where the scheduler itself says so
@@ -264,9 +265,13 @@ def _lost_host(host: str) -> MissingResult:
 
 def _is_next_start_unasked(facts: Facts, job: JobStatus) -> bool:
     """Return whether this start of the job is the latest one of the run, whose head has decided on another."""
+    return facts.has_ended and _is_latest_start(facts, job)
+
+
+def _is_latest_start(facts: Facts, job: JobStatus) -> bool:
+    """Return whether agents have claimed this start of the job."""
     before = facts.allocation.get("restart_count")
-    is_latest = facts.allocation.get("job_id") == job.job_id and isinstance(before, int) and job.restarts <= before
-    return facts.has_ended and is_latest
+    return facts.allocation.get("job_id") == job.job_id and isinstance(before, int) and job.restarts <= before
 
 
 def _past_deadline(never_started: bool) -> MissingResult:
@@ -283,6 +288,9 @@ def _past_deadline(never_started: bool) -> MissingResult:
 
 def _ended(facts: Facts, job: JobStatus, script_word: str, refusal: str) -> MissingResult:
     never_started = facts.allocations == 0
+    is_of_setup = job.state.value == "FAILED" and job.exit_code == _OF_SETUP
+    if is_of_setup and not (never_started or _is_latest_start(facts, job)):
+        return replace(_no_agent_started(job, script_word, "", ""), is_certain=False)
     unusable = ": its agents could not use the run directory" if job.exit_code == _UNUSABLE else ""
     ends = {
         "TIMEOUT": (RunState.FAILED, "time_limit", "the time limit ended the job"),

@@ -388,6 +388,25 @@ def test_script_that_ended_before_an_agent_is_a_setup_failure(run: RunBuilder) -
     assert ending.is_certain
 
 
+@pytest.mark.parametrize(("change", "starts"), [({"restarts": 1}, 2), ({}, 2), ({"job_id": "43"}, 1)])
+def test_a_setup_that_fails_in_a_later_start_is_the_cause_and_no_lost_node(
+    change: dict[str, Any], starts: int, run: RunBuilder
+) -> None:
+    run.start_script().allocate().open_attempt(1).end_allocation(1, "preempted")
+    status = replace(job(JobState.FAILED, exit_code="3:0"), **change)
+    ending = missing_result(facts(run), status, "setup line failed: module load x", starts=starts)
+    assert ending is not None
+    assert (ending.state, ending.reason, ending.exit_code) == (RunState.FAILED, "setup_failed", ExitCode.SETUP)
+    assert ending.cause.startswith("the script ended with exit code 3 before any agent started: setup line failed")
+
+
+def test_agents_that_leave_with_3_and_without_a_result_have_not_failed_in_setup(run: RunBuilder) -> None:
+    run.start_script().allocate().open_attempt(1)
+    ending = missing_result(facts(run), job(JobState.FAILED, exit_code="3:0"), "x", starts=1)
+    assert ending is not None
+    assert (ending.reason, ending.exit_code) == ("no_result", ExitCode.NODE_LOST)
+
+
 @pytest.mark.parametrize("has_begun", [False, True])
 def test_a_script_that_never_began_may_have_been_replaced_by_what_bash_runs_before_it(
     has_begun: bool, run: RunBuilder
