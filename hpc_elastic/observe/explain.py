@@ -42,7 +42,7 @@ from hpc_elastic.observe.narrate import (
     is_in_prolog,
     unix_time,
 )
-from hpc_elastic.observe.snapshot import Snapshot
+from hpc_elastic.observe.snapshot import RESULT_AWAITED, Snapshot
 from hpc_elastic.rank_set import format_ranks, name_ranks
 
 FORMAT_VERSION = 1
@@ -188,7 +188,7 @@ def explain(facts: ExplainFacts, now: float, *, run: str | None = None) -> Expla
         collectives=facts.collectives,
         excerpts=facts.excerpts,
         files=facts.files,
-        advice=(*advice_of(facts, failure_class), *snapshot.wait.advice()),
+        advice=(*advice_of(facts, failure_class), *snapshot.wait.advice(), *_later(snapshot)),
         next=tuple(_next(facts, root_cause, quote(run or snapshot.job_id or snapshot.run_dir))),
         notes=tuple(_notes(facts, is_guess=is_guess)),
         is_between=snapshot.between is not None,
@@ -236,6 +236,8 @@ def _cause_without_attempt(snapshot: Snapshot) -> str:
     if snapshot.is_over:
         survived = _survived(snapshot) if snapshot.state.value == "SUCCEEDED" else ""
         return _clip(f"{snapshot.cause or 'no cause was recorded'}{survived}")
+    if snapshot.note and RESULT_AWAITED in snapshot.note:
+        return snapshot.note
     if gone := [node for node in snapshot.nodes if node in snapshot.lost_nodes]:
         were = "was" if len(gone) == 1 else "were"
         return f"{describe_nodes(gone)} of attempt {snapshot.attempts} {were} lost; the others wait to go on, or to end"
@@ -361,6 +363,11 @@ def _next(facts: ExplainFacts, root_cause: Mapping[str, Any] | None, run: str) -
         yield f"hpc-elastic cancel {run}"
 
 
+def _later(snapshot: Snapshot) -> Iterable[str]:
+    if RESULT_AWAITED in (snapshot.note or ""):
+        yield "ask again in a minute: by then it is known how the run ended"
+
+
 def _is_same_as_before(facts: ExplainFacts, earlier: int) -> bool:
     """Return whether the attempt before failed in the same words, so that it needs no look of its own."""
     lines = [text_of(root_cause_of_attempt(facts.snapshot, number), "line") for number in (earlier, facts.attempt)]
@@ -375,9 +382,11 @@ def _notes(facts: ExplainFacts, *, is_guess: bool) -> Iterable[str]:
         )
     elif is_guess:
         yield "a guess: no root cause was recorded, and this is the only failure that is known"
-    if facts.snapshot.note and facts.snapshot.note != facts.snapshot.wait.endless:  # the cause says that
-        yield facts.snapshot.note
-    yield from (note for note in facts.notes if note not in (facts.snapshot.note or ""))
+    note = facts.snapshot.note
+    is_cause = note == facts.snapshot.wait.endless or (facts.attempt is None and RESULT_AWAITED in (note or ""))
+    if note and not is_cause:
+        yield note
+    yield from (each for each in facts.notes if each not in (note or ""))
     if facts.taken_nodes:
         yield (
             f"Slurm has taken {name_some(facts.taken_nodes)} from the job: set DOWN, by itself or by an administrator, "

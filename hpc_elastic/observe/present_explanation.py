@@ -11,6 +11,7 @@ from hpc_elastic.failures.describe import describe_failure
 from hpc_elastic.observe.explain import ExplainedAttempt, Explanation
 from hpc_elastic.observe.explain_facts import ranks_of
 from hpc_elastic.observe.narrate import count, describe_duration, of_limit
+from hpc_elastic.observe.snapshot import RESULT_AWAITED
 from hpc_elastic.observe.text import NARROW, readable_time, state_style, wrap
 from hpc_elastic.printable import printable_line
 from hpc_elastic.rundir.states import RunState
@@ -111,7 +112,8 @@ def _what(explanation: Explanation) -> Iterator[Row]:
 def _about(explanation: Explanation) -> Row:
     """Return what a run that goes on does now, and which attempt this is about if it is not the last one."""
     earlier = explanation.attempt is not None and explanation.attempt != explanation.attempts
-    if explanation.state != "RUNNING" or not explanation.history:
+    is_job_over = any(RESULT_AWAITED in text for text in (explanation.cause, *explanation.notes))
+    if explanation.state != "RUNNING" or not explanation.history or is_job_over:
         return Row("about", f"attempt {explanation.attempt} of {explanation.attempts}" if earlier else "")
     latest = explanation.history[-1]
     if explanation.is_between:

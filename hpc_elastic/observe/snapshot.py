@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from hpc_elastic.scheduler.protocol import JobQuery, JobStatus
 
 FORMAT_VERSION = 1
+RESULT_AWAITED = "its result is not there yet"  # in the note on a run whose job is over
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -294,7 +295,7 @@ def _full_note(facts: Facts) -> str | None:
 def _ended_note(facts: Facts, job: JobStatus | None) -> str | None:
     if facts.result is None and job is not None and job.state.is_terminal:
         how = f"has ended ({job.native_state})" if job.native_state else "is not known to the scheduler any more"
-        return f"the job {how}; its result is not there yet"
+        return f"the job {how}; {RESULT_AWAITED}"
     if not facts.submission:
         return "there is no submission.json: the submission is under way, or was interrupted"
     return None

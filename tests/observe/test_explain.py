@@ -25,12 +25,14 @@ from hpc_elastic.failures.flight_recorder import Collective, RankCollectives
 from hpc_elastic.observe.explain import Explanation, explain, explanation_to_json
 from hpc_elastic.observe.explain_evidence import excerpt
 from hpc_elastic.observe.explain_reader import MOST_ERROR_FILES, MOST_PROBED, read_explain_facts
+from hpc_elastic.observe.facts import FactReader
 from hpc_elastic.observe.present_explanation import plain_explanation, rich_explanation
-from hpc_elastic.observe.snapshot import take_tolerant_snapshot
+from hpc_elastic.observe.snapshot import make_snapshot, take_tolerant_snapshot
 from hpc_elastic.printable import printable
 from hpc_elastic.rundir import store
 from hpc_elastic.rundir.layout import RunLayout
 from hpc_elastic.rundir.records import RunState
+from hpc_elastic.scheduler.protocol import JobState, JobStatus
 from tests.nfs_client import NfsClient
 from tests.observe.builders import RunBuilder
 from tests.observe.failed_runs import BEGAN_S, CAUSE, KINDS, LATE, LATER, LINE, READS, TRACEBACK, WAITS, failure, start
@@ -199,6 +201,26 @@ def test_a_node_that_was_lost_is_told_though_no_attempt_was_given_up_for_it_yet(
     assert explained(run.layout).cause == "nothing has failed: attempt 1 runs"
     run.note("node1", "node.lost", "node2", attempt=1)
     assert explained(run.layout).cause.startswith("1 node (node2) of attempt 1 was lost; the others wait")
+
+
+def test_a_run_whose_job_has_just_ended_is_not_said_to_run(tmp_path: Path) -> None:
+    """For a minute its agents may still write the result; until then the attempt is the latest one, and open."""
+    run = start(tmp_path / "run").note("node1", "node.lost", "node2", attempt=1)
+    ended = JobStatus(job_id="42", state=JobState.FAILED, native_state="FAILED")
+    snapshot = make_snapshot(FactReader(run.layout).read(), ended)
+    found = explain(read_explain_facts(run.layout, snapshot), BEGAN_S + 7200)
+    assert found.cause == "the job has ended (FAILED); its result is not there yet"
+    assert (found.notes, found.advice) == ((), ("ask again in a minute: by then it is known how the run ended",))
+    assert "still runs" not in plain_explanation(found, 80)
+
+
+def test_an_earlier_attempt_of_a_run_whose_job_has_just_ended_keeps_its_cause(tmp_path: Path) -> None:
+    run = start(tmp_path / "run").open_attempt(2, reason="rank 1 failed")
+    ended = JobStatus(job_id="42", state=JobState.FAILED, native_state="FAILED")
+    snapshot = make_snapshot(FactReader(run.layout).read(), ended)
+    found = explain(read_explain_facts(run.layout, snapshot), BEGAN_S + 7200)
+    assert (found.cause, found.notes) == ("rank 1 failed", ("the job has ended (FAILED); its result is not there yet",))
+    assert plain_explanation(found, 80).splitlines()[1] == "about     attempt 1 of 2"
 
 
 def test_a_node_that_only_a_head_lost_that_gave_its_claim_up_is_not_lost(tmp_path: Path) -> None:
