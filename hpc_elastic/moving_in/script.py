@@ -51,6 +51,7 @@ _COMPUTED = re.compile(
     rf"|\$(?:{_OF_BASH})(?!\w)|\$\{{(?:{_OF_BASH})\}}",
     re.ASCII,
 )
+_OF_SCRIPT = re.compile(r"\$(?:[0-9@*#]|\{#?[0-9@*#])")  # what follows the script's name at its call
 _REFERENCE = re.compile(r"\$(?:\{([A-Za-z_]\w*)\}|([A-Za-z_]\w*))", re.ASCII)
 _OF_A_TASK = {
     "SLURM_PROCID": "RANK",
@@ -68,6 +69,7 @@ _MAY_FAIL = re.compile(r"(\[|\[\[|test|\(\(|let)\s")
 _STARTS = re.compile(
     r"(^|[\s;(])(torchrun|deepspeed|ft_launcher|accelerate\s+launch|srun\s[^\n]*python|python3?\s+-m\s+torch\.distr)"
 )
+_NO_ARGUMENTS = "a run has no arguments of a script; write the value"
 _MOST_BYTES = 1 << 20
 _FIRST_LINE = re.compile(r"#![ \t]*(\S[^\n]*)")
 _TAKE_ANOTHER_WORD = ("-C", "--chdir", "-u", "--unset", "-a", "--argv0")  # options of env(1)
@@ -238,10 +240,8 @@ class _Arguments:
 
     def _computed(self, word: str) -> str:
         """Return a variable for a word that only bash can compute, and have setup compute it."""
-        if re.search(r"\$\{?[0-9@*#]", word):
-            self._moved.not_carried(
-                self._launch.line, unmark_literals(word), "a run has no arguments of a script; write the value"
-            )
+        if _OF_SCRIPT.search(word):
+            self._moved.not_carried(self._launch.line, unmark_literals(word), _NO_ARGUMENTS)
         elif self._launch.is_in_shell and any(name in word for name in _OF_ONE):
             why = "setup computes it once, on the first node, and not for each rank"
             self._moved.not_carried(self.line, unmark_literals(word), why)
@@ -345,6 +345,8 @@ def _carry_line(statement: Statement, moved: Moved, arguments: _Arguments) -> No
     if _TASKS.search(text):
         why = "there is one task a node now, whose ranks an agent starts: does the line still mean the same?"
         moved.changed(statement.line, _short(statement.joined), why)
+    if statement.keyword != "function" and _OF_SCRIPT.search(mark_literals(statement.text)):
+        moved.not_carried(statement.line, _short(statement.joined), _NO_ARGUMENTS)
     is_test = not statement.keyword and (_MAY_FAIL.match(statement.joined) or "&&" in statement.joined)
     moved.setup.append(f"{text} || true" if is_test and "||" not in text else text)
     needed = sorted(statement.assignments().keys() & arguments.used)

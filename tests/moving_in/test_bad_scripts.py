@@ -276,6 +276,25 @@ def test_what_bash_alone_knows_is_computed_in_setup() -> None:
     assert moved.setup == ["export SEED=$RANDOM", 'export MOVED_1="${UID}"']
 
 
+@pytest.mark.parametrize(
+    ("line", "is_named"),
+    [
+        ("CONFIG=$1", True),
+        ('CONFIG="${1:-base.yaml}"', True),
+        ('if [ -z "$1" ]; then echo usage; exit 1; fi', True),
+        ("[ $# -gt 0 ] || exit 1", True),
+        ("HOSTS=$(awk '{print $1}' hosts)", False),
+        ('log() { echo "[$1] $2"; }', False),
+        ("echo '$1' \\$1", False),
+    ],
+)
+def test_an_argument_of_the_script_in_a_line_of_setup_is_named(line: str, is_named: bool) -> None:
+    moved = move_script(f"{HEAD}{line}\ntorchrun a.py\n", file="x")
+    found = [remark for remark in moved.remarks if "a run has no arguments of a script" in remark.why]
+    assert [remark.line for remark in found] == [3] * is_named
+    assert not is_named or found[0].kind is Kind.NOT_CARRIED
+
+
 def test_compound_commands_end_at_their_own_keyword() -> None:
     text = (
         "if true; then\n  for i in 1; do\n    echo fi\n  done\nfi\ncase $X in\na) echo esac ;;\nesac\ntorchrun a.py\n"
