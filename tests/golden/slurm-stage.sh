@@ -70,6 +70,10 @@ cd -- /home/ada/digits || { echo "hpc_elastic: $HOSTNAME has no such workdir:" /
 
 hpc_elastic_setup_line=
 eval "$hpc_elastic_reset_shell" # not in a function, whose end brings the trap on DEBUG back
+if ! type -P sleep >/dev/null; then
+    echo "hpc_elastic: setup has left $HOSTNAME a PATH without the system's programs, such as sleep: ${PATH-}" >&2
+    exit 3
+fi
 
 # This script's own programs do not run by the workers' Python, which is not here.
 for hpc_elastic_wanted in /opt/hpc_elastic/bin/python3 python3; do

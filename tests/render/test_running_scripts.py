@@ -360,6 +360,15 @@ def test_a_failing_setup_line_ends_the_job_with_its_name(lines: tuple[str, ...],
     assert not (scene.stubs / "srun.runs").exists()
 
 
+@pytest.mark.parametrize("line", ["export PATH=/no/such/bin", "unset PATH"])
+def test_a_setup_that_takes_the_path_away_is_the_cause(line: str, tmp_path: Path) -> None:
+    status, _, errors = make_scene(tmp_path, setup=(line,)).run(STUB_STATUS="0")
+    assert status == 3
+    path = "/no/such/bin" if "=" in line else ""
+    assert errors.endswith(f" a PATH without the system's programs, such as sleep: {path}\n")
+    assert errors.count("\n") == 1
+
+
 @pytest.mark.long
 @pytest.mark.parametrize("local", [False, True], ids=["slurm", "local"])
 def test_setup_lines_act_in_the_shell_of_the_launch(local: bool, tmp_path: Path) -> None:
