@@ -55,6 +55,16 @@ _OF_SRUN = {
     "job-name": "the run has a name",
     "output": "each rank has a log of its own in the run directory",
     "error": "each rank has a log of its own in the run directory",
+    "disable-status": "`hpc-elastic status` says how the ranks are",
+    "quit-on-interrupt": "a Ctrl-C ends the watching, and `hpc-elastic cancel` the run",
+}
+# Short options that srun has and sbatch has not, or otherwise (srun(1)).
+_SHORT_OF_SRUN = {
+    "l": "label",
+    "u": "unbuffered",
+    "K": "kill-on-bad-exit",
+    "X": "disable-status",
+    "W": "wait",
 }
 # How deeply wrappers may be put into each other: deeper ones are no training, but an attack on this program.
 MOST_WRAPPERS = 20
@@ -193,16 +203,29 @@ def _take_srun(words: list[str], around: Around) -> list[str]:
     end = 0
     options: list[Directive] = []
     while end < len(words) and words[end].startswith("-"):
-        found = next(read_options(words[end : end + 2], around.launch.line), None)
-        if not isinstance(found, Directive):
+        found, count = _next_of_srun(words[end : end + 2], around.launch.line)
+        if found is None:
             break
-        took = words[end]
-        separate = found.value is not None and "=" not in took and (took.startswith("--") or len(took) == 2)
         options.append(found)
-        end += 2 if separate else 1
+        end += count
     for option in options:
         _carry_srun(option, around)
     return words[end:]
+
+
+def _next_of_srun(words: list[str], line: int) -> tuple[Directive | None, int]:
+    """Return the option that the words begin with, and how many of them it is; None if it is none."""
+    took = words[0]
+    short = None if took.startswith("--") else _SHORT_OF_SRUN.get(took[1:2])
+    if took in ("-W", "--wait"):
+        return Directive(line, "wait", words[1] if len(words) > 1 else None), 2
+    if short:
+        return Directive(line, short, took[2:].removeprefix("=") or None), 1
+    found = next(read_options(words, line), None)
+    if not isinstance(found, Directive):
+        return None, 0
+    separate = found.value is not None and "=" not in took and (took.startswith("--") or len(took) == 2)
+    return found, 2 if separate else 1
 
 
 def _carry_srun(option: Directive, around: Around) -> None:

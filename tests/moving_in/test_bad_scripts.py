@@ -277,6 +277,14 @@ def test_what_bash_alone_knows_is_computed_in_setup() -> None:
 
 
 @pytest.mark.parametrize(
+    "options", ["-l", "-u", "-lu", "-K", "-K1", "-K=0", "-X", "-W 60", "-W60", "--wait 60", "--wait=60", "-l -K -n 2"]
+)
+def test_options_that_only_srun_has_are_not_asked_of_sbatch(options: str) -> None:
+    moved = move_script(f"{HEAD}srun {options} python train.py --x\n", file="x")
+    assert (moved.keys["entrypoint"], moved.sbatch) == ({"script": "train.py", "args": ["--x"]}, {})
+
+
+@pytest.mark.parametrize(
     ("line", "is_named"),
     [
         ("CONFIG=$1", True),
