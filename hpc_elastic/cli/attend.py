@@ -14,7 +14,9 @@ from hpc_elastic.printable import printable, printable_line
 from hpc_elastic.rundir.layout import RunLayout
 
 
-def attend(layout: RunLayout, snapshots: Iterable[Snapshot], *, is_followed: bool, output: TextIO) -> int:
+def attend(
+    layout: RunLayout, snapshots: Iterable[Snapshot], *, is_followed: bool, output: TextIO, run: str | None = None
+) -> int:
     """Go through the snapshots of a run until it is over.
 
     Args:
@@ -22,12 +24,13 @@ def attend(layout: RunLayout, snapshots: Iterable[Snapshot], *, is_followed: boo
         snapshots: the last one is of the end.
         is_followed: show progress and rank 0's output; else print only how it ended, and why information is missing.
         output: where rank 0's output goes; all else goes to standard error.
+        run: names the run in the commands that are shown; None for its job id.
     """
     if is_followed:
         with open_display(sys.stderr, output) as display:
-            return _exit_code(follow(layout, snapshots, display))
+            return _exit_code(follow(layout, snapshots, display, run=run))
     last = _wait(snapshots)
-    for line in narrate_end(last):
+    for line in narrate_end(last, run):
         print(printable_line(line), file=sys.stderr)
     return _exit_code(last)
 

@@ -80,9 +80,9 @@ def _ask(problem: str, seen: Sequence[Snapshot | ArraySnapshot], verb: str) -> S
     header, *rows = plain_list(seen).splitlines()
     if not (sys.stdin.isatty() and sys.stderr.isatty()):
         shown = "\n".join(["", *(f"  {line}" for line in (header, *rows))])
-        raise UsageError(
-            problem + shown, tip=f"name one of them: `hpc-elastic {verb} {seen[0].job_id or seen[0].run_dir}`"
-        )
+        ids = [item.job_id for item in seen]
+        name = ids[0] if ids[0] and ids.count(ids[0]) == 1 else seen[0].run_dir  # a job may have several runs
+        raise UsageError(problem + shown, tip=f"name one of them: `hpc-elastic {verb} {name}`")
     lines = [f"     {header}", *(f"{number:>3}  {row}" for number, row in enumerate(rows, start=1))]
     question = f"{verb} it? [y/N] " if len(seen) == 1 else f"which one? [1-{len(seen)}, or Enter for none] "
     print(printable("\n".join([f"{problem}:", *lines, question])), end="", file=sys.stderr, flush=True)

@@ -31,7 +31,8 @@ def run_in_foreground(prepared: PreparedRun, allocation: str | None) -> int:
             if is_interrupted:
                 signal.raise_signal(signal.SIGINT)
             snapshots = watch(RunWatch(layout, scheduler, settle_s=SETTLE_S))
-            code = attend(layout, snapshots, is_followed=True, output=open_runs_output())
+            name = layout.root if plan.scheduler == "slurm" else None  # its job may have other runs, also later
+            code = attend(layout, snapshots, is_followed=True, output=open_runs_output(), run=name)
             scheduler.wait()
             return code
 

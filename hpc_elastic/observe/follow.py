@@ -26,7 +26,9 @@ class Display(Protocol):
         """Show the state of the run now."""
 
 
-def follow(layout: RunLayout, snapshots: Iterable[Snapshot], display: Display, *, rank: int = 0) -> Snapshot:
+def follow(
+    layout: RunLayout, snapshots: Iterable[Snapshot], display: Display, *, rank: int = 0, run: str | None = None
+) -> Snapshot:
     """Show a run until the snapshots end.
 
     Args:
@@ -34,11 +36,12 @@ def follow(layout: RunLayout, snapshots: Iterable[Snapshot], display: Display, *
         snapshots: at least one; the last one shows the run's end.
         display: the display that shows the run.
         rank: the global rank whose output is shown.
+        run: names the run in the commands that are shown; None for its job id.
 
     Returns:
         The last snapshot.
     """
-    follower = _Follower(layout, display, rank)
+    follower = _Follower(layout, display, rank, run)
     last: Snapshot | None = None
     for last in snapshots:
         follower.advance(last)
@@ -49,10 +52,11 @@ def follow(layout: RunLayout, snapshots: Iterable[Snapshot], display: Display, *
 
 
 class _Follower:
-    def __init__(self, layout: RunLayout, display: Display, rank: int) -> None:
+    def __init__(self, layout: RunLayout, display: Display, rank: int, run: str | None) -> None:
         self._layout = layout
         self._display = display
         self._rank = rank
+        self._run = run
         self._snapshot: Snapshot | None = None
         self._attempt: AttemptFacts | None = None
         self._tail: RankTail | None = None
@@ -74,7 +78,7 @@ class _Follower:
 
     def finish(self, snapshot: Snapshot) -> None:
         self._drain(is_last=True)
-        for line in narrate_end(snapshot):
+        for line in narrate_end(snapshot, self._run):
             self._display.say(line)
 
     def _open(self, attempt: AttemptFacts, snapshot: Snapshot) -> None:

@@ -76,12 +76,12 @@ def narrate_attempt(attempt: AttemptFacts, earlier: AttemptFacts | None, snapsho
     return f"{line}; after: {attempt.reason}" if attempt.reason else line
 
 
-def narrate_end(snapshot: Snapshot) -> list[str]:
-    """Return the last lines: how it ended and why, and where to look if it did not succeed."""
+def narrate_end(snapshot: Snapshot, run: str | None = None) -> list[str]:
+    """Return the last lines: how it ended and why, and where to look; `run` names the run in the commands."""
     code = f" (exit code {snapshot.exit_code})" if snapshot.exit_code else ""
     return [
         f"{snapshot.state.value}{code}: {snapshot.cause or 'no cause was recorded'}",
-        *(f"see: {line}" for line in where_to_look(snapshot)),
+        *(f"see: {line}" for line in where_to_look(snapshot, run)),
     ]
 
 

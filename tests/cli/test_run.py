@@ -165,6 +165,17 @@ def test_a_heterogeneous_job_is_refused_before_anything_is_made(
     assert not (workplace / "hpc-elastic-runs").exists()
 
 
+@pytest.mark.long
+def test_where_to_look_names_the_run_and_not_its_job_which_may_have_others(
+    workplace: Path, fake_slurm: FakeSlurm, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A batch script may have a second run behind the first one: its job id would then mean that one."""
+    monkeypatch.setenv("SLURM_JOB_ID", "42")
+    monkeypatch.setenv("SLURM_JOB_NUM_NODES", "4")
+    assert main(["run", *SETUP_FAILS, "train.py"]) == 3
+    assert f"see: hpc-elastic explain {only_run(workplace)}\n" in capsys.readouterr().err
+
+
 def test_nodes_are_the_allocations_if_nobody_says_how_many(
     workplace: Path, fake_slurm: FakeSlurm, capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -122,6 +122,19 @@ def test_cancel_without_a_terminal_names_the_runs_of_this_folder_if_several_are_
 
 
 @pytest.mark.long
+def test_of_several_runs_of_one_job_the_tip_of_cancel_names_a_directory(
+    a: Path, slurm: FakeSlurm, capsys: Capture
+) -> None:
+    """`hpc-elastic run`, called twice inside of one allocation."""
+    job, _ = submit(a, capsys)
+    _, newer = submit(a, capsys)
+    record = Path(newer, "submission.json")
+    record.write_text(json.dumps(json.loads(record.read_text()) | {"job_id": job}))
+    assert main(["cancel"]) == 2
+    assert f"name one of them: `hpc-elastic cancel {newer}`" in capsys.readouterr().err
+
+
+@pytest.mark.long
 def test_cancel_does_not_count_a_run_whose_job_is_over_without_a_result(
     a: Path, slurm: FakeSlurm, capsys: Capture
 ) -> None:
