@@ -22,6 +22,8 @@ from hpc_elastic.rundir.records import RunState
 
 _CLASSES = {NODE_UNHEALTHY: UNHEALTHY, NODE_LEFT_OUT: LEFT_OUT}
 _MAY_COME_S = 600.0  # a run without enough nodes waits so long by default for an agent that has given no sign
+# What a job file asks for that a node has not: a slip of the pen, or a folder that is missing on this node alone.
+_ASKED_IN_VAIN = re.compile(r"is not (a file|a directory|set) on this node")
 _NODES = re.compile(r'"node": ?"([^"]*)"')
 
 
@@ -147,6 +149,7 @@ def _of_events(
         alike.setdefault((name, allocation), set()).add(node)
     for event in found.values():
         step, these = set(steps.get(event.allocation, ())), alike[event.name, event.allocation]
+        is_vain = step <= these and _ASKED_IN_VAIN.search(event.reason) is not None  # also on the only node
         yield Incident(
             node=event.node,
             run=run,
@@ -154,7 +157,7 @@ def _of_events(
             failure_class=_CLASSES[event.name],
             line=f"unhealthy: {event.reason}" if event.name == NODE_UNHEALTHY else event.reason,
             time=event.time,
-            is_of_most=len(these) > max(1, len(step - these)),
+            is_of_most=is_vain or len(these) > max(1, len(step - these)),
         )
 
 

@@ -238,6 +238,21 @@ def test_where_most_nodes_of_a_start_are_unhealthy_it_is_the_problem_of_none(tmp
     assert [node for node, problem, _ in nodes(capsys) if problem == "node_problem"] == ["node6", "node4"]
 
 
+def test_a_slip_in_the_job_files_of_one_node_is_no_problem_of_that_node(tmp_path: Path, capsys: Capture) -> None:
+    """Jobs of one node are sent again, and meet the same free node: nobody should drain it for that."""
+    reasons = {
+        "node1": "entrypoint.script /home/ada/trian.py is not a file on this node",
+        "node2": "entrypoint.args[0]: ${lr} is not set on this node; export it in setup, or set it in env",
+        "node3": "workdir /home/ada/rnu is not a directory on this node",
+        "node4": "the step sees 3 GPUs, the job asked for gpus_per_node: 4",
+    }
+    for number, (node, reason) in enumerate([*reasons.items(), *reasons.items()], start=1):
+        run = a_run(tmp_path, number).allocate(nodes=(node,))
+        why = f"cannot take part: {reason}"
+        run.note(node, "node.left_out", node, attempt=0, reason=why, time_ns=time.time_ns())
+    assert [node for node, problem, _ in nodes(capsys) if problem == "node_problem"] == ["node4"]
+
+
 @pytest.mark.parametrize("broken", ['"time_ns": 1e999', '"attempt": Infinity', '"x": ' + "[" * 100_000, '"node": 7'])
 def test_an_event_that_no_head_wrote_hides_no_other(tmp_path: Path, capsys: Capture, broken: str) -> None:
     run = a_run(tmp_path, 1).allocate(nodes=("node1", "node2", "node3"))
