@@ -54,7 +54,7 @@ def main(argv: Sequence[str]) -> int:
     if not snapshot.nodes or snapshot.state.value != "RUNNING":
         raise RunDirectoryError(
             f"{snapshot.name} is {snapshot.state.value}, and none of its ranks runs",
-            tip="`hpc-elastic status` says what it waits for",
+            tip="`hpc-elastic explain` says what it waits for",
         )
     answer = ask_for_save(layout, snapshot, within_s=arguments.timeout, look=lambda: look(layout))
     if answer is None:

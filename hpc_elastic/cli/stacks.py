@@ -68,7 +68,7 @@ def _ask(arguments: Namespace, layout: RunLayout, snapshot: Snapshot, ranks: tup
     if is_requeued or not snapshot.nodes:
         raise RunDirectoryError(
             f"{snapshot.name} is {snapshot.state.value}, and none of its ranks runs{'' if is_requeued else ' yet'}",
-            tip="`hpc-elastic status` says what it waits for",
+            tip="`hpc-elastic explain` says what it waits for",
         )
     request, answers = ask_for_stacks(layout, snapshot.nodes, within_s=arguments.timeout)
     missing = answers.missing

@@ -133,7 +133,9 @@ def _cancelled(facts: Facts, never_started: bool, *, is_by_script: bool = False)
     if facts.has_ended:
         before = "while the run waited to start again"
     else:
-        before = "before it started" if never_started else "and no agent could write a result"
+        has_begun = facts.script_output is not None  # its setup lines may take minutes
+        before = "before any agent started" if has_begun else "before it started"
+        before = before if never_started else "and no agent could write a result"
     if is_by_script:
         before = f"with its script (`scancel --batch`) {before}"
     return MissingResult(

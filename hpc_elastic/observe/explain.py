@@ -247,7 +247,14 @@ def _cause_without_attempt(snapshot: Snapshot) -> str:
         return "the run has not started: a prolog of the cluster runs on the job's nodes"
     if snapshot.allocations:
         return "no attempt was opened yet: the agents wait for nodes, or prepare them"
+    if _is_before_agents(snapshot):
+        return "no agent has started yet: the job's script runs its setup lines, or starts the agents"
     return ": ".join(filter(None, ("the run has not started", snapshot.wait.why)))
+
+
+def _is_before_agents(snapshot: Snapshot) -> bool:
+    """Return whether the job's script runs, and has started no agent, as far as the records tell."""
+    return snapshot.job_state == "RUNNING" and not snapshot.allocations and not is_in_prolog(snapshot)
 
 
 def _survived(snapshot: Snapshot) -> str:
@@ -352,7 +359,8 @@ def _next(facts: ExplainFacts, root_cause: Mapping[str, Any] | None, run: str) -
         yield f"hpc-elastic logs {run} --node {quote(node)}"
         if snapshot.scheduler == "slurm" and facts.losses:
             yield f"scontrol show node {quote(node)}"
-    has_logs = (snapshot.allocations or snapshot.is_over) and not has_no_logs(snapshot)
+    has_begun = snapshot.allocations or snapshot.is_over or _is_before_agents(snapshot)
+    has_logs = has_begun and not has_no_logs(snapshot)
     if culprit is None and not facts.losses and has_logs:
         is_scripts = snapshot.state.value not in ("SUCCEEDED", "CANCELLED")
         yield f"hpc-elastic logs {run}{' --script' if is_scripts else ''}"

@@ -278,6 +278,13 @@ def test_job_cancelled_after_a_request_was_stopped_by_a_person(run: RunBuilder) 
     assert ending.reason == "stop_requested"
 
 
+def test_job_cancelled_during_its_setup_had_started(run: RunBuilder) -> None:
+    run.start_script().request_stop()
+    ending = missing_result(facts(run), job(JobState.CANCELLED))
+    assert ending is not None
+    assert (ending.cause, ending.is_certain) == ("the job was cancelled before any agent started", True)
+
+
 def test_job_that_vanished_after_a_request_is_cancelled(run: RunBuilder) -> None:
     ending = missing_result(facts(run.allocate().request_stop()), job(JobState.GONE))
     assert ending is not None
@@ -305,7 +312,7 @@ def test_a_job_whose_script_was_cancelled_with_scancel_is_cancelled(has_begun: b
     ending = missing_result(facts(run), job(JobState.FAILED, exit_code="0:9"), is_scancelled=True)
     assert ending is not None
     assert (ending.state, ending.reason, ending.exit_code) == (RunState.CANCELLED, "terminated", ExitCode.STOPPED)
-    before = "and no agent could write a result" if has_begun else "before it started"
+    before = "and no agent could write a result" if has_begun else "before any agent started"
     assert ending.cause == f"the job was cancelled with its script (`scancel --batch`) {before}"
 
 

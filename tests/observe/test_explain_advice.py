@@ -242,6 +242,14 @@ def test_a_job_on_whose_nodes_a_prolog_runs_is_told_so(tmp_path: Path) -> None:
     assert found.cause == "the run has not started: a prolog of the cluster runs on the job's nodes"
 
 
+def test_a_job_that_runs_its_setup_is_said_to_have_started_no_agent_yet(tmp_path: Path) -> None:
+    run = RunBuilder(tmp_path / "run").submit().start_script("Collecting torch\n")
+    job = JobStatus(job_id=run.job_id, state=JobState.RUNNING, native_state="RUNNING", nodes="node1")
+    found = explain(read_explain_facts(run.layout, make_snapshot(FactReader(run.layout).read(), job)), 0.0)
+    assert found.cause == "no agent has started yet: the job's script runs its setup lines, or starts the agents"
+    assert "hpc-elastic logs 42 --script" in found.next
+
+
 def test_a_prolog_that_takes_longer_than_a_launch_can_be_waited_for(tmp_path: Path) -> None:
     """Tried on 22.05, 24.11 and 26.05: the prolog runs on when srun has given up, and once for each job."""
     cause = "srun could not start the agents on node2 (Socket timed out on send/recv operation)"
