@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import importlib
 import io
-import logging
 import os
 import signal
 import sys
@@ -120,9 +119,10 @@ def renew_interpreter_state() -> None:
     `random` draws a fresh seed by itself, and so do the names of temporary files.
     """
     importlib.invalidate_caches()  # there may be new files since the imports
-    logging._startTime = _now_as(logging._startTime)  # type: ignore[attr-defined]
     threading.main_thread()._set_native_id()  # type: ignore[attr-defined]  # Python does so for other threads only
     loaded: Mapping[str, Any] = sys.modules
+    if "logging" in loaded:
+        loaded["logging"]._startTime = _now_as(loaded["logging"]._startTime)
     if "tempfile" in loaded:
         loaded["tempfile"].tempdir = None
     if "multiprocessing.process" in loaded:

@@ -113,7 +113,8 @@ class ForkServer:
         self._deadline = deadline
         if deadline is not None:
             os.set_inheritable(deadline, False)  # so that processes which an import starts do not inherit it
-        self._ending = Ending()  # before torch is imported, so that it is the last atexit function of a fork
+        # Before torch, logging and others are imported, which have atexit functions too: it is the last one of a fork.
+        self._ending = Ending()
         self._signals = after_fork.SignalKeeper()
         self._preloaded = Preloaded()
         self._loaded_before = frozenset(sys.modules)

@@ -155,7 +155,7 @@ OUTPUTS = [
     *scripts("prints_without_newline", "prints_then_is_killed", "prints_lines_then_is_killed", "prints_unencodable"),
     *scripts("closes_stdout", "closes_descriptor_1", "closes_descriptors", "writes_to_full_device"),
     *scripts("writes_to_full_device_at_error", "replaces_stdout", "reconfigures_stdout", "reads_stdin", "warns"),
-    *scripts("logs", "measures_itself", "uses_ctypes"),
+    *scripts("logs", "logs_to_memory", "measures_itself", "uses_ctypes"),
 ]
 SIGNALS = [
     *scripts("handles_signals", "writes_to_broken_pipe", "aborts"),
