@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.integration.conftest import Door
+from tests.tiers import variants
 
 pytestmark = pytest.mark.local
 
@@ -40,6 +41,32 @@ def test_ranks_of_two_nodes_are_merged_by_the_time_of_their_lines(door: Door) ->
         said = Path(run.layout.agent_output(f"local{number}")).read_text()
         assert f"group_rank={number} group_world_size=2 local_ranks=0-1" in said
     run.assert_records_valid()
+
+
+FALLS_SILENT = """
+import os, signal
+print("step", 1, "of rank", os.environ["RANK"])
+if os.environ["RANK"] == "1":
+    os.kill(os.getpid(), signal.SIGKILL)
+signal.pause()
+"""
+
+
+@pytest.mark.parametrize(
+    "start", ["fork", *variants("spawn", of="test_what_a_rank_printed_is_there_if_a_signal_ends_it")]
+)
+def test_what_a_rank_printed_is_there_if_a_signal_ends_it(door: Door, start: str) -> None:
+    door.environ.pop("PYTHONUNBUFFERED", None)
+    door.write("train.py", FALLS_SILENT)
+    door.write(
+        "job.yaml",
+        f"name: t\nsite: local\nworkers_per_node: 2\nstart: {start}\nrestart: {{max_restarts: 0}}\n"
+        "entrypoint: {script: train.py}\n",
+    )
+    run = door.submit("job.yaml")
+    run.wait_until_over()
+    printed = {rank: Path(run.layout.stdout(1, rank)).read_text() for rank in (0, 1)}
+    assert printed == {rank: f"step 1 of rank {rank}\n" for rank in (0, 1)}, run.story()
 
 
 TALKS = """

@@ -22,7 +22,7 @@ from hpc_elastic.agent.node.node_environment import NodeEnvironment
 from hpc_elastic.agent.system.background import BackgroundThread
 from hpc_elastic.agent.system.children import Child, adopt, adopt_process
 from hpc_elastic.agent.system.tasks import Tasks
-from hpc_elastic.agent.workers.spawn import Stream, WorkerOrder
+from hpc_elastic.agent.workers.spawn import Stream, WorkerOrder, python_options
 from hpc_elastic.agent.workers.start_choice import ServerReport, parse_report
 from hpc_elastic.deadline import Deadline
 from hpc_elastic.frames import receive_frame, send_frame
@@ -64,7 +64,8 @@ class ForkServerLink:
         preloads = [word for name in preload for word in ("--preload", name)]
         launch = os.path.join(package_dir, "launch.py")
         ties = ["--parent", str(os.getpid()), "--deadline", str(deadline.descriptor)]
-        self._command = [sys.executable, launch, "hpc_elastic.worker.fork_server", *ties, *preloads]
+        python = [sys.executable, *python_options(node.variables)]
+        self._command = [*python, launch, "hpc_elastic.worker.fork_server", *ties, *preloads]
         self._deadline = deadline
         self._node = node
         self._thread = thread

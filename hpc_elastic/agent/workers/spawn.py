@@ -115,6 +115,15 @@ class Starter(Protocol):
         """
 
 
+def python_options(environment: Mapping[str, str]) -> list[str]:
+    """Return the options of the Python of workers with this environment.
+
+    As under torchrun they hold no output back, which would come late, and would be lost if a signal ends them; unless
+    PYTHONUNBUFFERED is set and empty.
+    """
+    return [] if environment.get("PYTHONUNBUFFERED") == "" else ["-u"]
+
+
 class Spawner:
     """Starts a worker as a new Python process, which imports what the worker needs.
 
@@ -127,7 +136,7 @@ class Spawner:
 
     def __init__(self, package_dir: str, deadline: Deadline) -> None:
         self._deadline = deadline
-        self._bootstrap = [sys.executable, os.path.join(package_dir, "launch.py"), "hpc_elastic.worker.bootstrap"]
+        self._bootstrap = [os.path.join(package_dir, "launch.py"), "hpc_elastic.worker.bootstrap"]
 
     def start_worker(self, order: WorkerOrder, *, stdout: Stream, stderr: Stream) -> Child:
         """Implement `Starter`: start a worker, in a session of its own."""
@@ -139,8 +148,9 @@ class Spawner:
         if (states := order.state) is not None:
             ties += ["--state", str(states.own), "--node-state", str(states.node)]
             inherited += [states.own, states.node]
+        python = [sys.executable, *python_options(order.environment)]
         process = subprocess.Popen(
-            [*self._bootstrap, *ties, f"--{order.kind}", order.target, "--", *order.arguments],
+            [*python, *self._bootstrap, *ties, f"--{order.kind}", order.target, "--", *order.arguments],
             env=order.environment,
             cwd=order.directory,
             stdin=subprocess.DEVNULL,

@@ -52,6 +52,22 @@ def test_the_exit_code_is_negative_for_a_signal(tmp_path: Path, source: str, exi
     assert end_of(worker) == exitcode
 
 
+@pytest.mark.parametrize(
+    ("variables", "printed"),
+    [({}, "step 1"), ({"PYTHONUNBUFFERED": ""}, "")],
+    ids=["by default", "unless it is asked to"],
+)
+def test_a_worker_holds_no_output_back(tmp_path: Path, variables: dict[str, str], printed: str) -> None:
+    script = tmp_path / "train.py"
+    script.write_text("import os\nprint('step', 1, end='')\nos.kill(os.getpid(), 9)\n")
+    order = replace(an_order(tmp_path, ""), kind="script", target=str(script), arguments=[])
+    environment = {name: value for name, value in order.environment.items() if name != "PYTHONUNBUFFERED"}
+    order = replace(order, environment={**environment, **variables})
+    (worker,) = spawn_workers([order], RunLayout(tmp_path), SPAWNER)
+    assert end_of(worker) == -9
+    assert Path(RunLayout(tmp_path).stdout(1, 0)).read_text() == printed
+
+
 @pytest.mark.long
 def test_a_worker_has_its_own_session_files_and_folder(tmp_path: Path) -> None:
     source = "import os, sys; print(os.getsid(0) == os.getpid(), os.getcwd()); print(sys.stdin.read(), file=sys.stderr)"
