@@ -24,6 +24,9 @@ _READ_AT_THE_START = re.compile(
 _TOOLS = re.compile(
     r"(COVERAGE_PROCESS_|COV_CORE_|DEBUGPY_|PYDEVD_).*|PYTHONPROFILEIMPORTTIME|PYTHONVERBOSE|PYTHONINSPECT"
 )
+# By these an OpenMP library chooses the CPUs of its threads when it is loaded, among those that the process has then.
+_PLACES_THREADS = ("GOMP_CPU_AFFINITY", "KMP_AFFINITY", "OMP_PLACES", "OMP_PROC_BIND")
+_PLACES_NONE = ("", "false", "none", "disabled")
 _NO_SUCH_MODULE = "ModuleNotFoundError: No module named 'torch'"
 
 
@@ -51,8 +54,17 @@ def parse_report(message: Mapping[str, Any]) -> ServerReport:
     )
 
 
-def why_no_server(start: Literal["auto", "fork", "spawn"], kind: EntrypointKind, node: NodeEnvironment) -> str | None:
-    """Return why no worker of this node could be a fork; None if workers could be forks."""
+def why_no_server(
+    start: Literal["auto", "fork", "spawn"], kind: EntrypointKind, node: NodeEnvironment, *, is_bound: bool = False
+) -> str | None:
+    """Return why no worker of this node could be a fork; None if workers could be forks.
+
+    Args:
+        start: the plan's `start`.
+        kind: of the entrypoint.
+        node: what the workers of the node have in common.
+        is_bound: whether each worker is bound to CPUs of its own, after a fork.
+    """
     if start == "spawn":
         return "start is spawn"
     if kind == "command":
@@ -63,6 +75,9 @@ def why_no_server(start: Literal["auto", "fork", "spawn"], kind: EntrypointKind,
     for name in sorted(node.variables):
         if _TOOLS.fullmatch(name):
             return f"{name} is set"
+    for name in _PLACES_THREADS if is_bound else ():
+        if node.variables.get(name, "").lower() not in _PLACES_NONE:
+            return f"by {name} a library chooses CPUs when it is loaded, and each worker is bound to its own"
     return None
 
 

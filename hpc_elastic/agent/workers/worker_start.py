@@ -62,7 +62,7 @@ class WorkerStart:
             node = node_environment(environ, plan, allocation, threads=threads)
         except AllocationError:  # reported to the head elsewhere; keeps this node from taking part
             return
-        self._why_no_server = why_no_server(plan.start, role.entrypoint.kind, node)
+        self._why_no_server = why_no_server(plan.start, role.entrypoint.kind, node, is_bound=plan.binding != "none")
         if self._why_no_server is None:
             self._server = ForkServerLink(
                 plan.package_dir,

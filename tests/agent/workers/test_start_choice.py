@@ -92,6 +92,14 @@ def test_a_tool_that_wants_to_see_the_start_gets_one(name: str) -> None:
     assert why_no_server("auto", "script", common({name: "1"})) == f"{name} is set"
 
 
+@pytest.mark.parametrize("name", ["OMP_PROC_BIND", "OMP_PLACES", "GOMP_CPU_AFFINITY", "KMP_AFFINITY"])
+def test_threads_that_are_placed_at_the_start_make_workers_spawn_that_are_bound_to_cpus(name: str) -> None:
+    why = f"by {name} a library chooses CPUs when it is loaded, and each worker is bound to its own"
+    assert why_no_server("auto", "script", common(env={name: "cores"}), is_bound=True) == why
+    assert why_no_server("auto", "script", common(env={name: "cores"})) is None
+    assert why_no_server("auto", "script", common(env={name: "FALSE"}), is_bound=True) is None
+
+
 def test_a_server_that_is_not_safe_forks_nothing() -> None:
     assert why_no_fork(ServerReport(unsafe="2 threads run"), {}, []) == "2 threads run"
 
