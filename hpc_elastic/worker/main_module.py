@@ -98,4 +98,6 @@ def _new_main() -> ModuleType:
         module.__annotations__ = {}
     module.__builtins__ = builtins  # type: ignore[attr-defined]
     sys.modules["__main__"] = module
+    if "__mp_main__" in sys.modules:  # what children that are no forks call it; multiprocessing has set it already
+        sys.modules["__mp_main__"] = module
     return module
