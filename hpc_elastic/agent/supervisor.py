@@ -109,7 +109,8 @@ class Supervisor:
         Raises:
             HpcElasticError: no head could be joined, and this agent cannot become head.
         """
-        allow_connections(len(self._place.nodes))  # before any process is started, which would inherit the old limit
+        # Before any process is started, which would inherit the old limit.
+        allow_connections(len(self._place.nodes), self._plan.most_workers_on_a_node)
         self._deadline = Deadline.create()
         places = await self._disk.call(lambda: choose_places(self._plan, self._place, os.environ))
         self._start = WorkerStart(

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from hpc_elastic.agent.net.listener import FILES_BESIDE, UNAUTHENTICATED
+from hpc_elastic.agent.net.listener import FILES_A_WORKER, FILES_BESIDE, UNAUTHENTICATED
 from hpc_elastic.rundir.store import read_lines
 from tests.integration.conftest import Door, Run
 from tests.integration.test_local_stops import is_alive, script_pid
@@ -125,7 +125,8 @@ def test_training_is_the_same_however_workers_start(door: Door, start: str) -> N
     run = door.submit("job.yaml", wait=True)
     assert_succeeded(run, attempts=2)
     loaded = "" if start == "spawn" else " torch torch.optim"
-    expected = f"sum 2 threads 1 files {1 + UNAUTHENTICATED + FILES_BESIDE}{loaded}\n"
+    files = 1 + UNAUTHENTICATED + FILES_BESIDE + 2 * FILES_A_WORKER
+    expected = f"sum 2 threads 1 files {files}{loaded}\n"
     assert [run.stdout(attempt, rank) for attempt in (1, 2) for rank in (0, 1)] == [expected] * 4
     (said,) = how(run)
     assert said == "workers are spawned: start is spawn" if start == "spawn" else FORKED.fullmatch(said)

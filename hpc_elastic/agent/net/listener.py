@@ -25,16 +25,22 @@ from hpc_elastic.membership.authentication import Side
 UNAUTHENTICATED = 256
 ACCEPTED_A_TURN = 16
 PAUSES_FOR_S = 0.2
-FILES_BESIDE = 256  # open files that an agent may have besides its connections
+FILES_BESIDE = 256  # open files that an agent may have besides its connections and those for its workers
+FILES_A_WORKER = 8  # a pidfd, a file for stacks, memories for states, pipes for its output
 
 
-def allow_connections(agents: int) -> None:
+def allow_connections(agents: int, workers: int = 0) -> None:
     """Raise this process's soft limit of open files, if it is too low for the head of so many agents.
 
-    With the usual soft limit of 1,024, a head could not accept all agents of a larger step. Workers inherit the limit.
+    With the usual soft limit of 1,024, a head could not accept all agents of a larger step, nor could an agent start a
+    worker on each of a node's 256 hardware threads. Workers inherit the limit.
+
+    Args:
+        agents: how many connections there may be.
+        workers: how many workers this agent may start.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    needed = agents + UNAUTHENTICATED + FILES_BESIDE
+    needed = agents + UNAUTHENTICATED + FILES_BESIDE + FILES_A_WORKER * workers
     if soft < needed:
         resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, min(needed, hard)), hard))
 

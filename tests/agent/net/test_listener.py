@@ -16,6 +16,7 @@ import pytest
 
 from hpc_elastic.agent.net.listener import (
     ACCEPTED_A_TURN,
+    FILES_A_WORKER,
     FILES_BESIDE,
     PAUSES_FOR_S,
     UNAUTHENTICATED,
@@ -292,6 +293,14 @@ def test_a_low_limit_of_open_files_makes_room_for_every_agent(low_limit: int) ->
     agents = min(4096, low_limit - UNAUTHENTICATED - FILES_BESIDE)
     allow_connections(agents)
     assert resource.getrlimit(resource.RLIMIT_NOFILE) == (agents + UNAUTHENTICATED + FILES_BESIDE, low_limit)
+
+
+def test_a_low_limit_of_open_files_makes_room_for_a_worker_on_each_of_many_cpus(low_limit: int) -> None:
+    allow_connections(2, workers=8)
+    assert resource.getrlimit(resource.RLIMIT_NOFILE) == (1024, low_limit)
+    allow_connections(2, workers=256)
+    files = 2 + UNAUTHENTICATED + FILES_BESIDE + 256 * FILES_A_WORKER
+    assert resource.getrlimit(resource.RLIMIT_NOFILE) == (min(files, low_limit), low_limit)
 
 
 def test_the_limit_of_open_files_stays_within_the_hard_one_and_is_never_lowered(low_limit: int) -> None:
