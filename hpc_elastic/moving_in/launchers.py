@@ -47,6 +47,7 @@ _ACCELERATE_VARIABLES = {
     "mixed-precision": "ACCELERATE_MIXED_PRECISION",
     "gradient-accumulation-steps": "ACCELERATE_GRADIENT_ACCUMULATION_STEPS",
 }
+_NO_BUFFER = "workers write without a buffer"
 _DEEPSPEED_FLAGS = frozenset({"no-python", "module", "no-local-rank", "no-ssh", "no-ssh-check", "bind-cores-to-rank"})
 
 
@@ -60,7 +61,7 @@ def is_launch(words: list[str]) -> int:
     if program in ("torchrun", "ft_launcher", "deepspeed") or (program == "accelerate" and command[1:2] == ["launch"]):
         return 3
     if PYTHON.fullmatch(program):
-        if command[1:2] == ["-m"] and command[2:3] and command[2] in _MODULES:
+        if _from_launcher_on(command[1:]):
             return 3
         is_file = any(word.endswith(".py") for word in command[1:]) or "-m" in command[1:3]
         if not is_file:
@@ -85,9 +86,11 @@ def read_launch(words: list[str], line: int, moved: Moved, request: ResourceRequ
     if not command:
         return launch
     program, rest = os.path.basename(command[0]), command[1:]
-    if PYTHON.fullmatch(program) and rest[:1] == ["-m"] and rest[1:2] and rest[1] in _MODULES:
+    if PYTHON.fullmatch(program) and (module := _from_launcher_on(rest)):
         launch.python = command[0]
-        program, rest = _MODULES[rest[1]], rest[2:]
+        if rest[0] == "-u":
+            moved.not_needed(line, "-u", _NO_BUFFER)
+        program, rest = _MODULES[module[0]], module[1:]
     elif os.path.dirname(command[0]) and program in LAUNCHERS:
         launch.python = os.path.join(os.path.dirname(command[0]), "python")
     if program == "accelerate" and rest[:1] == ["launch"]:
@@ -97,6 +100,12 @@ def read_launch(words: list[str], line: int, moved: Moved, request: ResourceRequ
     launch.is_under_srun = around.is_under_srun
     reader(launch, command if reader is _read_program else rest, around)
     return launch
+
+
+def _from_launcher_on(words: list[str]) -> list[str]:
+    """Return what is behind a Python's `-m` or `-u -m` if it begins with a launcher's module, else []."""
+    behind = words[1:] if words[:1] == ["-u"] else words
+    return behind[1:] if behind[:1] == ["-m"] and behind[1:2] and behind[1] in _MODULES else []
 
 
 def _is_number(text: str | None) -> bool:
@@ -231,7 +240,7 @@ def _read_program(launch: Launch, command: list[str], around: Around) -> None:
     launch.python = program
     while rest and rest[0].startswith("-") and rest[0] != "-m":
         if rest[0] == "-u":
-            around.moved.not_needed(launch.line, "-u", "workers write without a buffer")
+            around.moved.not_needed(launch.line, "-u", _NO_BUFFER)
         else:
             around.moved.not_carried(
                 launch.line, f"{program} {rest[0]}", "set a variable in env instead, such as PYTHONOPTIMIZE"

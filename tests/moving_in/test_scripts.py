@@ -112,6 +112,21 @@ def test_the_job_has_the_script_s_world(name: str) -> None:
     assert (resources.cpus_per_worker if resources else None) == cpus
 
 
+@pytest.mark.parametrize("options", ["", "-u "])
+@pytest.mark.parametrize("module", ["run --nnodes 1", "launch"])
+def test_a_launcher_of_torch_is_read_behind_an_option_of_python(
+    module: str, options: str, tmp_path: Path, capsys: Capture
+) -> None:
+    script, job = tmp_path / "old.sbatch", tmp_path / "job.yaml"
+    script.write_text(
+        f"#!/bin/bash\npython {options}-m torch.distributed.{module} --nproc_per_node 4 train.py --lr 1\n"
+    )
+    assert main(["--from", str(script), "--all", "-o", str(job)]) == 0
+    spec = parse_job(job.read_text(), file="job.yaml")
+    assert (spec.entrypoint.script if spec.entrypoint else None, spec.workers_per_node) == ("train.py", 4)
+    assert ("-u: workers write without a buffer" in capsys.readouterr().err) == bool(options)
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_no_line_is_lost(name: str) -> None:
     text = (SCRIPTS / f"{name}.sbatch").read_text()
