@@ -243,9 +243,12 @@ def _is_victims(chain: tuple[Raised, ...]) -> bool:
 def _of_exception(evidence: FailureEvidence, ended: _Ended) -> Classified:
     chain = ended.chain
     held = _hold(evidence, chain)
-    whole = chosen = _choose(held)
-    while chosen.raised.is_group and chosen is not held[0]:  # the group's first exception says what happened
-        chosen = held[held.index(chosen) - 1]
+    whole = _choose(held)
+    place = next(number for number, each in enumerate(held) if each is whole)  # not index(): others may be equal
+    # The group's first exception says what happened, and stands before it as its cause.
+    while place and held[place].raised.is_group and held[place].raised.link == "cause":
+        place -= 1
+    chosen = held[place]
     message = describe(chosen.raised)
     is_own = chosen is held[-1] and bool(evidence.written_by) and not ended.then  # and not of a program that it ran
     if chosen is not whole:

@@ -33,6 +33,7 @@ TASKS = """\
     | ZeroDivisionError: division by zero
     +------------------------------------
 """
+HEAD = 'Traceback (most recent call last):\n  File "/home/ada/job.py", line 4, in attempt\n    raise group\n'
 NESTED = """\
   + Exception Group Traceback (most recent call last):
   |   File "/home/ada/job.py", line 4, in <module>
@@ -95,6 +96,14 @@ def test_a_group_whose_end_is_cut_off_is_read_as_far_as_it_goes(text: str) -> No
         assert len([each for each in chain if not each.is_group]) <= 1
     for count in range(len(lines)):
         parse_traceback("\n".join(lines[count:]))
+
+
+@pytest.mark.parametrize("head", [HEAD, ""], ids=["with_frames", "without"])
+def test_equal_groups_that_show_no_exception_in_them_have_an_answer(head: str) -> None:
+    group = f"{head}ExceptionGroup: all fetches failed (2 sub-exceptions)\n"
+    between = "\nDuring handling of the above exception, another exception occurred:\n\n"
+    found = classify(FailureEvidence(exit_code=1, stderr_tail=between + between.join([group] * 3)))
+    assert found.message == "ExceptionGroup: all fetches failed (2 sub-exceptions)"
 
 
 def test_what_was_raised_after_a_group_follows_it() -> None:
