@@ -1,7 +1,7 @@
 """Imports torch once on each node, and forks the workers and the store host from that process.
 
     PYTHON <package>/launch.py hpc_elastic.worker.fork_server --parent PID [--deadline DESCRIPTOR]
-        [--preload MODULE]...
+        [--preload MODULE]... [--own VARIABLE]...
 
 Theory of operation. The agent (process PID, a subreaper) starts the server with the environment and
 directory that its workers have in common. Standard input is a SOCK_STREAM unix socket, which carries
@@ -65,30 +65,32 @@ Work = Callable[[], int]  # a fork's work, which returns its exit code
 def main(arguments: Sequence[str]) -> int:
     """Serve orders to fork until the agent is gone; only forks return, with their exit code."""
     began = time.monotonic()
-    ties, modules = parse_arguments(arguments)
+    ties, modules, own = parse_arguments(arguments)
     die_with_parent(ties.parent)
     take_back_ignored()
     agent = _take_link()
     closing.install()
     server = ForkServer(agent, deadline=ties.deadline)
-    work = server.serve() if server.warm_up(modules, began) else None
+    work = server.serve() if server.warm_up(modules, began, own) else None
     if work is None:
         os._exit(0)
     return work()
 
 
-def parse_arguments(arguments: Sequence[str]) -> tuple[bootstrap.Ties, list[str]]:
-    """Read the command line above, which only agents write: the ties to the agent and the modules to preload.
+def parse_arguments(arguments: Sequence[str]) -> tuple[bootstrap.Ties, list[str], list[str]]:
+    """Read the command line above, which only agents write: the ties to the agent, the modules, and the variables.
 
     Raises:
         SystemExit: it is not of that form.
     """
     rest = list(arguments)
     parent, deadline = bootstrap.take_number(rest, "--parent"), bootstrap.take_number(rest, "--deadline")
-    if parent is None or len(rest) % 2 or any(name != "--preload" for name in rest[::2]):
-        form = "--parent PID [--deadline DESCRIPTOR] [--preload MODULE]..."
+    if parent is None or len(rest) % 2 or not {*rest[::2]} <= {"--preload", "--own"}:
+        form = "--parent PID [--deadline DESCRIPTOR] [--preload MODULE]... [--own VARIABLE]..."
         sys.exit(f"hpc-elastic: the fork server was given {list(arguments)}, not {form}")
-    return bootstrap.Ties(parent=parent, deadline=deadline), rest[1::2]
+    pairs = list(zip(rest[::2], rest[1::2], strict=True))
+    modules, own = ([value for name, value in pairs if name == option] for option in ("--preload", "--own"))
+    return bootstrap.Ties(parent=parent, deadline=deadline), modules, own
 
 
 def _take_link() -> socket.socket:
@@ -121,9 +123,9 @@ class ForkServer:
         self._said: set[str] = set()
         self._is_collapsed = False
 
-    def warm_up(self, modules: Sequence[str], began: float) -> bool:
+    def warm_up(self, modules: Sequence[str], began: float, own: Sequence[str] = ()) -> bool:
         """Import everything and tell the agent that the server is ready; return whether the agent is still there."""
-        preloaded = self._preloaded = import_preloads(modules)
+        preloaded = self._preloaded = import_preloads(modules, own)
         self._ending.remember_open_files()
         gc.freeze()
         self._signals.ignore()

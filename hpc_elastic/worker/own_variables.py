@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from types import FrameType
 from typing import Any
@@ -33,29 +33,34 @@ class _Watched(os._Environ):  # type: ignore[type-arg]  # it has arguments in th
     """An `os.environ` that records which variables are read."""
 
     reads: list[tuple[str, str]]
+    own: Collection[str]
 
     def __getitem__(self, name: str) -> str:
         try:
             return str(super().__getitem__(name))
         except KeyError:
-            if name in OWN and (module := _asker(sys._getframe(1))) not in _ANSWERED:
+            if name in self.own and (module := _asker(sys._getframe(1))) not in _ANSWERED:
                 self.reads.append((module, name))
             raise
 
 
 @contextmanager
-def watch_reads() -> Iterator[list[tuple[str, str]]]:
-    """Collect the reads of variables of OWN that are not set: the name of the reading module, and the variable's."""
+def watch_reads(own: Collection[str] = ()) -> Iterator[list[tuple[str, str]]]:
+    """Collect the reads of variables of OWN that are not set: the name of the reading module, and the variable's.
+
+    Args:
+        own: the names of more variables, of which the job gives each worker its own value.
+    """
     environ: Any = os.environ
     before = environ.__class__
     reads: list[tuple[str, str]] = []
-    environ.reads = reads
+    environ.reads, environ.own = reads, {*OWN, *own}
     environ.__class__ = _Watched
     try:
         yield reads
     finally:
         environ.__class__ = before
-        del environ.reads
+        del environ.reads, environ.own
 
 
 def describe_reads(reads: Sequence[tuple[str, str]]) -> str | None:

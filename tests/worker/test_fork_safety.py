@@ -42,12 +42,12 @@ def preload(runner: Runner, source: str) -> str | None:
     return unsafe_after(runner, source, failed=[])
 
 
-def unsafe_after(runner: Runner, source: str, *, failed: list[list[str]] | None = None) -> str | None:
+def unsafe_after(runner: Runner, source: str, *options: str, failed: list[list[str]] | None = None) -> str | None:
     """What the server says about forks after it has tried to import `source`."""
     runner.write("site/torch.py", "__version__ = '9.9'")
     runner.write("site/dangerous.py", source)
     environment = {**runner.environment, "PYTHONPATH": str(runner.directory / "site")}
-    with fork_server(runner.directory, environment, "--preload", "dangerous") as server:
+    with fork_server(runner.directory, environment, "--preload", "dangerous", *options) as server:
         assert failed is None or server.ready["failed_preloads"] == failed
         unsafe: str | None = server.ready["unsafe"]
         return unsafe
@@ -101,6 +101,14 @@ def test_server_is_unsafe_if_an_import_asks_for_what_only_workers_have(runner: R
     runner.write("site/settings.py", source)
     why = f"an import (settings) has read {name}, which only workers have"
     assert unsafe_after(runner, "import settings") == why
+
+
+@pytest.mark.long
+def test_server_is_unsafe_if_an_import_asks_for_what_the_job_gives_each_worker(runner: Runner) -> None:
+    source = "import os; GPU = os.environ.get('GPU')"
+    assert unsafe_after(runner, source) is None
+    why = "an import (dangerous) has read GPU, which only workers have"
+    assert unsafe_after(runner, source, "--own", "GPU") == why
 
 
 @pytest.mark.long

@@ -62,6 +62,7 @@ class ForkServerLink:
         waits_said_every_s: float = WAITS_SAID_EVERY_S,
     ) -> None:
         preloads = [word for name in preload for word in ("--preload", name)]
+        preloads += [word for name in sorted(node.varying) for word in ("--own", name)]
         launch = os.path.join(package_dir, "launch.py")
         ties = ["--parent", str(os.getpid()), "--deadline", str(deadline.descriptor)]
         python = [sys.executable, *python_options(node.variables)]

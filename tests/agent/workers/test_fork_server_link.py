@@ -264,6 +264,14 @@ def test_a_preload_that_cannot_be_imported_is_a_warning(tmp_path: Path) -> None:
     assert len(said) == 3
 
 
+def test_the_server_is_told_of_which_variables_each_worker_has_its_own_value(tmp_path: Path) -> None:
+    async def scene(made: Scene) -> None:
+        words = Path(f"/proc/{await made.server_pid()}/cmdline").read_text().split("\0")
+        assert words[words.index("--own") + 1] == "GPU"
+
+    play(tmp_path, scene, env={"GPU": "${LOCAL_RANK}", "LR": "0.1"}, workers_per_node=2)
+
+
 def test_a_wait_for_a_server_that_still_imports_is_said(tmp_path: Path) -> None:
     said: list[str] = []
 
