@@ -70,6 +70,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     """Decides on which Slurms tests run, and marks this session and all that it will start."""
+    os.environ.pop("PYTHONUNBUFFERED", None)  # an image's: with it nobody sees that a program's output comes too late
     own = versions.own()
     try:
         config.stash[_SLURMS] = slurm_choice.parse_versions(config.getoption("--slurm"), own=own)

@@ -56,7 +56,6 @@ signal.pause()
     "start", ["fork", *variants("spawn", of="test_what_a_rank_printed_is_there_if_a_signal_ends_it")]
 )
 def test_what_a_rank_printed_is_there_if_a_signal_ends_it(door: Door, start: str) -> None:
-    door.environ.pop("PYTHONUNBUFFERED", None)
     door.write("train.py", FALLS_SILENT)
     door.write(
         "job.yaml",
