@@ -156,7 +156,7 @@ def play(trial: Trial, folder: Path, *, start: str = "spawn") -> Outcome:
         if trial.fault is Fault.WOKEN:
             _sleep_until(over + BOUND_S + trial.wakes_s)
             os.kill(told.pid, signal.SIGCONT)
-            while not {"started", "stopped"} <= {word.split()[0] for word in words}:
+            while "searches" not in words:  # then no worker is left, nor can one be started
                 words.append(told.read_word())
         _sleep_until(over + BOUND_S + LOOKS_ON_S)
         words += told.read_rest()

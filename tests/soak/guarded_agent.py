@@ -39,7 +39,7 @@ from hpc_elastic.agent.workers.worker_start import WorkerStart
 from hpc_elastic.clock import now
 from hpc_elastic.deadline import Deadline
 from hpc_elastic.membership.member import Member
-from hpc_elastic.membership.messages import Assign, StopManner, Welcome
+from hpc_elastic.membership.messages import Assign, Welcome
 from hpc_elastic.membership.timing import AGENT, Timing
 from hpc_elastic.plan.launch_plan import LaunchPlan
 from hpc_elastic.plan.roles import EntrypointPlan
@@ -115,7 +115,7 @@ def be_agent(orders: Orders, deadline: Deadline, tell: Callable[[str], None]) ->
         orders: what to do and what to suffer.
         deadline: the time until which the workers may run, shared with who looks on.
         tell: is called with `guard`, its process id and the deadline, `frozen` before the agent stops itself,
-            `started N` when the start was over after N lines, and `stopped` when a fence was over.
+            `started N` when the start was over after N lines, and `searches` when no worker is left after a fence.
     """
 
     def reached() -> None:
@@ -170,7 +170,6 @@ class _Agent:
             may_start=lambda: not self._deadline.has_passed,
         )
         workers.ended = partial(self._ended, processes)
-        workers.stopped = lambda: self._tell("stopped")
         await start.ready()
         (guard_pid,) = guard.pids()
         over = now() + orders.deadline_s
@@ -178,15 +177,16 @@ class _Agent:
         self._tell(f"guard {guard_pid} {over!r}")
         if orders.kills_guard_s is not None:
             loop.call_later(orders.kills_guard_s, os.kill, guard_pid, signal.SIGKILL)
-        await processes.call(self._steps.install)
-        self._steps.install()
         assign = an_assign(attempt=1, nodes=1, group_rank=0)
         if orders.fences:
-            self._member = _make_member(plan, place, guard, self._deadline, orders.deadline_s)
+            self._member = _make_member(plan, place, guard, self._deadline, orders.deadline_s, self._tell)
             self._member.serve(workers, cast("TermWatch", None))
             asked = over - AGENT.guard_s - _timing(orders.deadline_s).patience_s
             self._member.connected(is_joined=True, asked=asked)
             self._member.received(Welcome(allocation=1, head="local1"))
+        await processes.call(self._steps.install)
+        self._steps.install()
+        if self._member is not None:
             self._member.received(assign)
         else:
             with contextlib.suppress(StartFailedError):
@@ -210,20 +210,12 @@ class _CountedStart(LocalWorkers):
     """Workers of whose start every line is counted."""
 
     ended: Callable[[], Awaitable[None]]
-    stopped: Callable[[], None]
 
     async def initialize_workers(self, assign: Assign) -> None:
         try:
             await super().initialize_workers(assign)
         finally:
             await self.ended()
-
-    async def stop_workers(
-        self, manner: StopManner, *, is_terminated: bool, takes_stacks: bool = False
-    ) -> tuple[int, ...]:
-        left = await super().stop_workers(manner, is_terminated=is_terminated, takes_stacks=takes_stacks)
-        self.stopped()
-        return left
 
 
 def _timing(deadline_s: float) -> Timing:
@@ -232,7 +224,12 @@ def _timing(deadline_s: float) -> Timing:
 
 
 def _make_member(
-    plan: LaunchPlan, place: Allocation, guard: GuardLink, deadline: Deadline, deadline_s: float
+    plan: LaunchPlan,
+    place: Allocation,
+    guard: GuardLink,
+    deadline: Deadline,
+    deadline_s: float,
+    tell: Callable[[str], None],
 ) -> LocalMember:
     """A member as an agent has it, of a head that hears nothing and says nothing."""
     disk = BackgroundThread("disk", asyncio.get_running_loop())
@@ -246,7 +243,7 @@ def _make_member(
         telemetry=Telemetry(plan, place, journal=journal, disk=disk, say=lambda _: None),
         outputs=MemberOutputs(
             tell=lambda _: None,
-            discover_head=lambda _: None,
+            discover_head=lambda _: tell("searches"),
             leave=lambda _: None,
             moved=lambda: guard.set_deadline(member.fence_deadline() + AGENT.guard_s),
             guard_deadline=lambda: deadline.value,
