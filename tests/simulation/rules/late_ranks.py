@@ -65,6 +65,7 @@ class LateRanks:
         due = (max if is_for_last else min)(ends_by) + (run.scenario.exit_timeout_s or 0.0)
         stops_s = max(min(role.patience_s, GRACE_S) for role in run.scenario.roles)
         stops_s += 3 * max(run.scenario.disk_s)  # the node's result, that of the run, and what was under way before
+        stops_s += max(run.scenario.spawn_s)  # of a worker that a node was about to start
         latest = max(due, *(at for part, at in witness.began_at.items() if part in attempts.items()))
         if is_for_last:
             latest = max(latest, *(witness.ended_at.get((attempts[each.role], each.rank), 0.0) for each in counts))
