@@ -1,11 +1,12 @@
 """Makes one complete copy of an environment on the node's own disk, for all jobs and starts that want the same one.
 
-Theory of operation. A copy has a name that its source decides: where it is, and its fingerprint. It is made beside that
-name, forced to disk, and renamed: what has the name is complete, whatever died when. A copy has two locks. One is
-shared by every job that makes or uses it, as long as its agent lives, and is held exclusively by whoever removes it: so
-one of an older state of the source is removed only when nobody uses it. The other is the turn to make it, so that it is
-made once however many want it. One lock for both would have to be taken exclusively by a job that shares it already;
-flock gives up the first for the second, and another job that comes in between and stays would never let it in.
+Theory of operation. A copy has a name that its source and its user decide: where it is, its fingerprint, and whose it
+is. It is made beside that name, forced to disk, and renamed: what has the name is complete, whatever died when. A copy
+has two locks. One is shared by every job that makes or uses it, as long as its agent lives, and is held exclusively by
+whoever removes it: so one of an older state of the source is removed only when nobody uses it. The other is the turn to
+make it, so that it is made once however many want it. One lock for both would have to be taken exclusively by a job
+that shares it already; flock gives up the first for the second, and another job that comes in between and stays would
+never let it in.
 """
 
 from __future__ import annotations
@@ -103,10 +104,11 @@ def open_lock(source: str, target: str, key: str) -> int:
 
 
 def _stem(source: str) -> str:
-    """Return the part of a copy's name that its source has in every state."""
+    """Return the part of a copy's name that its source has in every state, for this user."""
     real = os.path.realpath(source)
     base = re.sub(r"[^A-Za-z0-9._-]+", "-", os.path.basename(real)).strip(".-")[:40] or "copy"
-    return f"{base}-{hashlib.sha256(os.fsencode(real)).hexdigest()[:8]}"
+    of_whom = hashlib.sha256(os.fsencode(f"{os.geteuid()}\0{real}"))  # `/tmp` is everybody's, and so may be the source
+    return f"{base}-{of_whom.hexdigest()[:8]}"
 
 
 def _lock_of(path: str) -> str:

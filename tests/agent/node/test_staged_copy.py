@@ -211,6 +211,18 @@ def test_a_target_that_cannot_be_made_is_named(tmp_path: Path) -> None:
         stage(source, tmp_path / "file")
 
 
+def test_two_users_of_one_source_have_copies_and_locks_of_their_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source, target = write_environment(tmp_path / "environment"), tmp_path / "disk"
+    stage(source, target)
+    of_one_user = set(os.listdir(target))
+    monkeypatch.setattr("os.geteuid", lambda: 4711)
+    with locked(source, target):
+        assert copy_name(str(source), fingerprint(str(source))) not in of_one_user
+        assert len(set(os.listdir(target)) - of_one_user) == 1  # the lock: that of the first one is not theirs to open
+
+
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to be two users")
 def test_a_copy_of_another_user_is_not_trusted(tmp_path: Path) -> None:
     source, target = write_environment(tmp_path / "environment"), tmp_path / "disk"
