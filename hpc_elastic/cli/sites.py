@@ -95,7 +95,8 @@ def _list() -> int:
         else:
             rows.append((site.name, site.scheduler, site.last_checked, path))
     for path, why in unusable_site_files(os.getcwd(), os.environ):
-        rows.append((os.path.splitext(os.path.basename(path))[0], "-", "-", f"{path} ({why})"))
+        name, suffix = os.path.splitext(os.path.basename(path))
+        rows.append((name if suffix else "-", "-", "-", f"{path} ({why})"))  # a whole folder has no name
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)][:-1]
     for *cells, path in rows:
         start = "  ".join(cell.ljust(width) for cell, width in zip(cells, widths, strict=True))

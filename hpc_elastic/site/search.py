@@ -19,6 +19,7 @@ from hpc_elastic.site.config import SiteConfig
 from hpc_elastic.site.parse import parse_site
 
 _SUFFIXES = (".yaml", ".yml")
+_CLOSED = "cannot be looked at: permission denied"
 SYSTEM_FOLDER = "/etc/hpc-elastic/sites"
 # The keys by which a file is found without its name, up to the next key; the rest of the file need not be read.
 _FOUND_BY = re.compile(r"^(?:clusters|hostnames):.*(?:\n(?:[ \t#-].*)?)*", re.M)
@@ -83,9 +84,11 @@ def site_files(job_dir: str, environ: Mapping[str, str]) -> list[str]:
 
 
 def unusable_site_files(job_dir: str, environ: Mapping[str, str]) -> list[tuple[str, str]]:
-    """Return what has the name of a site file and is none, such as a broken link: the path, and what it is."""
+    """Return what has the name of a site file and is none, and folders that are closed: the path, and what it is."""
     found = []
     for folder in search_folders(job_dir, environ):
+        if _is_closed(folder):
+            found.append((folder, _CLOSED))
         for path in sorted(os.path.join(folder, file) for file in _listed(folder)):
             if path.endswith(_SUFFIXES) and not os.path.isfile(path):
                 found.append((path, _why_no_file(path)))
@@ -150,8 +153,9 @@ def _find(name: str, job_dir: str, environ: Mapping[str, str]) -> str:
     known = known_sites(job_dir, environ)
     close = difflib.get_close_matches(name, known, n=1)
     guess = f"; did you mean {close[0]}?" if close else ""
+    closed = "".join(f"; {each} {_CLOSED}" for each in search_folders(job_dir, environ) if _is_closed(each))
     raise UnknownSiteError(
-        [f"site: there is no site {name!r}{guess}"],
+        [f"site: there is no site {name!r}{guess}{closed}"],
         tip=f"known sites: {', '.join(known)}; or give the path of a site file",
     )
 
@@ -176,6 +180,15 @@ def _names_in(folder: str) -> Iterator[str]:
         stem, suffix = os.path.splitext(file)
         if suffix in _SUFFIXES and os.path.isfile(os.path.join(folder, file)):
             yield stem
+
+
+def _is_closed(folder: str) -> bool:
+    """Return whether nobody can say which files are in a folder, for this user may not look."""
+    try:
+        os.listdir(folder)
+    except OSError as error:
+        return isinstance(error, PermissionError)
+    return False
 
 
 def _listed(folder: str) -> list[str]:

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import json
 import os
-import shutil
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -26,6 +23,7 @@ from hpc_elastic.observe.roster import RankPlace
 from hpc_elastic.rundir import store
 from hpc_elastic.rundir.node_log import format_head, format_time
 from hpc_elastic.rundir.records import LogMark
+from tests.another_user import another_user, folder_of_everybody
 from tests.cli.conftest import FakeSlurm
 from tests.nfs_client import NfsClient
 from tests.observe.builders import RunBuilder, refuse_writes
@@ -39,6 +37,12 @@ def run(tmp_path: Path) -> RunBuilder:
     run = RunBuilder(tmp_path / "run").submit().start_script("hpc_elastic: run directory /x\n").allocate()
     run.open_attempt(1).write_rank(1, 0, "first\n").write_rank(1, 3, "third\n", "killed\n")
     return run.open_attempt(2, restarts=1).write_rank(2, 0, "second\n", "warning\n")
+
+
+@pytest.fixture
+def open_folder() -> Iterator[Path]:
+    with folder_of_everybody() as folder:
+        yield folder
 
 
 def logs(run: RunBuilder, *arguments: str) -> int:
@@ -125,28 +129,6 @@ def test_bytes_pass_unchanged(run: RunBuilder, capfdbinary: pytest.CaptureFixtur
     Path(run.layout.stdout(2, 0)).write_bytes(content)
     assert logs(run) == 0
     assert capfdbinary.readouterr().out == content
-
-
-@contextlib.contextmanager
-def another_user() -> Iterator[None]:
-    """Give up root's right to read everything for a moment; other users have no such right."""
-    is_root = os.geteuid() == 0
-    if is_root:
-        os.seteuid(65534)
-    try:
-        yield
-    finally:
-        if is_root:
-            os.seteuid(0)
-
-
-@pytest.fixture
-def open_folder() -> Iterator[Path]:
-    """A folder that every user may enter, which pytest's own ones are not."""
-    folder = Path(tempfile.mkdtemp())
-    folder.chmod(0o755)
-    yield folder
-    shutil.rmtree(folder)
 
 
 @pytest.mark.parametrize("arguments", [[], ["--rank", "all"], ["--tail", "1"], ["--follow"], ["--follow", "--dedupe"]])

@@ -12,6 +12,7 @@ from hpc_elastic.errors import ExitCode, SiteError
 from hpc_elastic.shipped import shipped_directory
 from hpc_elastic.site.parse import parse_site
 from hpc_elastic.site.search import find_machine, find_site, known_sites, search_folders
+from tests.another_user import another_user, folder_of_everybody
 
 PORTS = "expected the first and the last of several ports from 1024 to 65535"
 HEAD = "contact: me\nlast_checked: 2026-11-20\nscheduler: slurm\n"
@@ -215,6 +216,22 @@ def test_a_file_that_cannot_be_read_is_passed_over_with_a_word(tmp_path: Path) -
     path = find_machine(host="login1", job_dir=str(tmp_path), environ=environ, warn=said.append)
     assert path == str(folder / "c.yaml")
     assert [line.split(": ")[0] for line in said] == [f"passed over {folder}/{name}.yaml" for name in "ab"]
+
+
+@pytest.mark.parametrize("closed", ["sites", "."], ids=["the folder", "the one above"])
+def test_a_folder_of_site_files_that_this_user_may_not_read_is_told(closed: str) -> None:
+    """An administrator's umask of 077 makes it so, and all users would be served without their site's file."""
+    said: list[str] = []
+    with folder_of_everybody() as place:
+        above = place / "above"
+        write_site(above / "sites", "mine", "hostnames: [login1]\n")
+        (above / closed).chmod(0o700)
+        environ = environment(place, HPC_ELASTIC_SITE_PATH=str(above / "sites"))
+        with another_user():
+            assert find_machine(host="login1", job_dir=str(place), environ=environ, warn=said.append) is None
+            with pytest.raises(SiteError, match=f"{above}/sites.* cannot be looked at: permission denied"):
+                find_site("mine", job_dir=str(place), environ=environ)
+    assert said == [f"passed over {above}/sites: it cannot be looked at: permission denied"]
 
 
 def test_sbatch_of_a_site_has_the_variables_of_the_submission(tmp_path: Path) -> None:
