@@ -261,7 +261,9 @@ def _read(path: str) -> str:
     try:
         with open(path, encoding="utf-8") as file:
             return file.read()
-    except (OSError, UnicodeDecodeError) as error:
+    except OSError as error:
+        raise TemplateError(f"cannot read the template {path}: {error.strerror}") from error
+    except UnicodeDecodeError as error:
         raise TemplateError(f"cannot read the template {path}: {error}", tip="it must be a UTF-8 text file") from error
 
 

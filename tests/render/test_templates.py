@@ -12,6 +12,7 @@ from hpc_elastic.render.script import load_template, render_script
 from hpc_elastic.render.template import ScriptEnvironment, load_array_template
 from hpc_elastic.render.values import template_values
 from hpc_elastic.shipped import shipped_directory
+from tests.another_user import another_user, folder_of_everybody
 from tests.plans import make_local_plan, make_plan
 
 SHIPPED = sorted(Path(shipped_directory("templates")).rglob("*.j2"))
@@ -80,6 +81,16 @@ def test_load_template_rejects_what_is_not_text(tmp_path: Path) -> None:
     (tmp_path / "x.j2").write_bytes(b"\xff\xfe")
     with pytest.raises(TemplateError, match="cannot read the template"):
         load_template("x.j2", job_dir=str(tmp_path))
+
+
+def test_a_template_that_this_user_may_not_read_is_told_so() -> None:
+    with folder_of_everybody() as place:
+        (place / "x.j2").touch()
+        (place / "x.j2").chmod(0o600)
+        with another_user(), pytest.raises(TemplateError) as caught:
+            load_template("x.j2", job_dir=str(place))
+    assert str(caught.value) == f"cannot read the template {place}/x.j2: Permission denied"
+    assert not caught.value.tip
 
 
 @pytest.mark.parametrize("path", SHIPPED, ids=lambda path: f"{path.parent.name}/{path.name}")
