@@ -17,7 +17,7 @@ from hpc_elastic.scheduler.protocol import JobState, JobStatus
 from hpc_elastic.scheduler.slurm import commands, output
 from hpc_elastic.scheduler.slurm.limits import parse_config
 from hpc_elastic.scheduler.slurm.runner import MissingProgramError, Runner, SilenceError, run_command
-from hpc_elastic.scheduler.slurm.words import is_set_up, slurm_words
+from hpc_elastic.scheduler.slurm.words import is_refused, is_set_up, slurm_words
 
 if TYPE_CHECKING:  # `status` does not need it, and may take only 50 ms in all
     from hpc_elastic.plan.launch_plan import LaunchPlan
@@ -206,7 +206,7 @@ def slurm_answers(timeout_s: float = 10.0) -> bool:
         raise SchedulerError(error.message, tip=_TIP_OF_SILENCE) from error
     if done.returncode and not is_set_up(done.stderr):
         return False
-    if done.returncode:
+    if done.returncode and not is_refused(done.stderr):
         raise SchedulerError(f"Slurm does not answer: {slurm_words(done.stderr)}", tip=_TIP_OF_SILENCE)
     return True
 

@@ -105,6 +105,11 @@ def is_set_up(stderr: str) -> bool:
     return not is_unknown or re.search("remote config|Unable to contact", stderr) is not None
 
 
+def is_refused(stderr: str) -> bool:
+    """Return whether the controller did answer, and refused: `sinfo` to users where `PrivateData` has nodes."""
+    return "Access/permission denied" in stderr
+
+
 def find_tip(words: str) -> str | None:
     """Return a tip about Slurm's message; None if there is none."""
     return next((tip for pattern, tip in _TIPS if re.search(pattern, words)), None)

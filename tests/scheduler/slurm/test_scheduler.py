@@ -68,6 +68,12 @@ def test_does_not_answer_if_there_is_no_slurm(program: Program) -> None:
     assert "--site local" in (caught.value.tip or "")
 
 
+def test_a_controller_that_hides_its_nodes_answers(program: Program) -> None:
+    """Where `PrivateData` has nodes, `sinfo` is refused to all but operators (22.05 to 26.05)."""
+    program("sinfo", "echo 'slurm_load_node: Access/permission denied' >&2; exit 1")
+    assert slurm_answers()
+
+
 def test_a_run_is_cancelled_in_the_cluster_that_it_was_submitted_to(program: Program, tmp_path: Path) -> None:
     """In this shell's own cluster a job of the same id may be another run."""
     program("scancel", f'echo "$SLURM_CLUSTERS $1" >> {tmp_path}/cancelled')
