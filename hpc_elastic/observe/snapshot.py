@@ -159,6 +159,24 @@ def unknown_here(facts: Facts) -> str:
     )
 
 
+def may_be_hidden(facts: Facts) -> bool:
+    """Return whether Slurm may know the job and not tell: where `PrivateData` has jobs, users see their own alone."""
+    asks = os.geteuid()
+    try:
+        return facts.scheduler == "slurm" and asks not in (0, os.stat(facts.run_dir).st_uid)
+    except OSError:
+        return False
+
+
+def hidden_here(facts: Facts) -> str:
+    """Return the note that Slurm shows this user no job of somebody else's run."""
+    owner = facts.submission.get("user") or "somebody else"
+    return (
+        f"the state is from the run directory alone: Slurm shows you no job {facts.job_id}, which is {owner}'s; "
+        "it may hide it from you"
+    )
+
+
 def ask_scheduler(facts: Facts, scheduler: JobQuery | None) -> tuple[JobStatus | None, str | None]:
     """Return the job's status of an unfinished run, or a note why there is none."""
     if facts.result is not None or scheduler is None or facts.job_id is None:

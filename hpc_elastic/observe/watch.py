@@ -23,9 +23,11 @@ from hpc_elastic.observe.facts import FactReader, Facts, agent_complaint, last_l
 from hpc_elastic.observe.snapshot import (
     Snapshot,
     ask_scheduler,
+    hidden_here,
     is_anothers_job,
     is_same_scheduler,
     make_snapshot,
+    may_be_hidden,
     unknown_here,
 )
 from hpc_elastic.rundir.full_disk import tells_of_no_space, why_refused
@@ -177,8 +179,14 @@ class RunWatch:
                 self.job = replace(self.job, state=JobState.CANCELLED)
 
     def _doubt(self, facts: Facts) -> None:
-        """Drop the word that the job is over if it may be another cluster's Slurm that says so: it may run, or wait."""
+        """Drop the word that the job is over if it may run, or wait.
+
+        So it may if it is another cluster's Slurm that says so, or if Slurm does not show it to this user.
+        """
         if self.job is None:
+            return
+        if self.job.state.value == "GONE" and not self._was_known and may_be_hidden(facts):
+            self.job, self._note = None, hidden_here(facts)
             return
         if self.job.state.value == "GONE":
             is_doubted = not (self._was_known or facts.is_stop_requested or is_same_scheduler(facts))

@@ -333,6 +333,21 @@ def test_a_job_that_this_slurm_does_not_know_is_over_if_it_is_the_one_that_got_i
         assert RunWatch(run.layout, TellingScheduler(JobState.GONE)).look().state is RunState.CANCELLED
 
 
+def test_another_users_job_that_slurm_does_not_show_is_not_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where `PrivateData` has jobs, Slurm shows everybody but operators their own jobs alone."""
+    run = RunBuilder(tmp_path / "run").submit(host=HERE)
+    make_old(run.layout)
+    monkeypatch.setattr("os.geteuid", lambda: 4711)
+    snapshot = RunWatch(run.layout, TellingScheduler(JobState.GONE)).look()
+    assert snapshot.state is RunState.PENDING
+    assert snapshot.note == (
+        "the state is from the run directory alone: Slurm shows you no job 42, which is ada's; it may hide it from you"
+    )
+    assert not Path(run.layout.result).exists()
+
+
 def test_what_a_job_of_another_cluster_came_to_is_not_the_runs_end(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
