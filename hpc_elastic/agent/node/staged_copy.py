@@ -25,7 +25,7 @@ from collections.abc import Iterator, Sequence
 _SQUASHFS = b"hsqs"  # https://docs.kernel.org/filesystems/squashfs.html
 _SQUASHFS_NAMES = (".squashfs", ".sqfs", ".sqsh", ".squash")
 _TAR_NAMES = (".tar", ".tar.gz", ".tgz", ".tar.zst", ".tar.xz", ".txz", ".tar.bz2", ".tbz2")
-_REMOVABLE = 0o700
+_REMOVABLE = _OF_THE_USER = 0o700
 
 
 class StageError(Exception):
@@ -168,6 +168,7 @@ def _make(source: str, path: str, key: str) -> None:
         _run(["sync", "-f", begun])  # a node that loses its power keeps the new name, perhaps with empty files
         if not is_folder and fingerprint(source) != key:
             raise StageError(f"{source} has changed while it was copied")
+        os.chmod(begun, stat.S_IMODE(os.stat(begun).st_mode) & _OF_THE_USER)  # `target` may be everybody's
         os.rename(begun, path)
     except BaseException:
         _remove(begun)
@@ -183,7 +184,7 @@ def _commands(source: str, path: str) -> list[list[str]]:
         os.path.realpath(source).lower(),
     )  # a link, such as `current`, may not say what it leads to
     if any(name.endswith(_TAR_NAMES) for name in names):
-        return [["mkdir", "--", path], ["tar", "-x", "-f", source, "--no-same-owner", "-C", path]]
+        return [["mkdir", "-m", "700", "--", path], ["tar", "-x", "-f", source, "--no-same-owner", "-C", path]]
     if any(name.endswith(_SQUASHFS_NAMES) for name in names) or _begins_with(source, _SQUASHFS):
         return [["unsquashfs", "-no-progress", "-no-xattrs", "-d", path, source]]
     return [["cp", "--preserve=mode,timestamps", "--", source, path]]

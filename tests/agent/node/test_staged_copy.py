@@ -95,6 +95,16 @@ def test_a_copy_has_all_of_its_source_and_is_found_again(form: Maker, tmp_path: 
     assert stage(source, target) == (path, True)
 
 
+@pytest.mark.parametrize("form", [*FORMS, pytest.param(lambda folder, _: folder / "lib" / "a b" / "x.py", id="file")])
+def test_a_copy_is_its_users_alone(form: Maker, tmp_path: Path) -> None:
+    """A source is often private by a folder above it, as in a home of mode 0700; above the copy may be `/tmp`."""
+    environment = write_environment(tmp_path / "environment")
+    environment.chmod(0o755)
+    path, _ = stage(form(environment, tmp_path), tmp_path / "disk")
+    assert path.stat().st_mode & 0o077 == 0
+    assert path.stat().st_mode & 0o600 == 0o600
+
+
 def test_an_archive_is_unpacked_by_whichever_link_it_is_named(tmp_path: Path) -> None:
     archive = as_tar("tar")(write_environment(tmp_path / "environment"), tmp_path)
     (tmp_path / "current").symlink_to(archive.name)
