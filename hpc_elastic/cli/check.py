@@ -149,8 +149,11 @@ def _health(plan: LaunchPlan) -> str:
 
 def _losses(plan: LaunchPlan) -> str:
     least, most = plan.nodes.min, plan.nodes.max + plan.nodes.spares
-    if least == most or plan.restart.max_node_losses == 0:
+    if plan.restart.max_node_losses == 0:
         return "the first one ends the run"
+    if least == most:
+        starts_again = plan.scheduler == "slurm" and plan.requeue.max and "node_loss" in plan.requeue.on
+        return f"the first one ends the {'allocation, and the job is started again' if starts_again else 'run'}"
     return f"at most {plan.restart.max_node_losses}, while {count(least, 'node')} or more are left"
 
 

@@ -412,7 +412,7 @@ def test_check_says_what_it_would_do_and_schema_is_json(
     [
         ("{min: 3, max: 4}", 64, "at most 64, while 3 nodes or more are left"),
         ("{min: 1, max: 2}", 5, "at most 5, while 1 node or more are left"),
-        ("4", 64, "the first one ends the run"),
+        ("4", 64, "the first one ends the allocation, and the job is started again"),
         ("{min: 3, max: 4}", 0, "the first one ends the run"),
     ],
 )
@@ -422,6 +422,14 @@ def test_check_says_how_many_lost_nodes_are_survived(
     overrides = ["--set", f"nodes={nodes}", "--set", f"restart.max_node_losses={limit}"]
     assert main(["check", "job.yaml", *overrides, *SITE]) == 0
     assert f"  node losses    {said}\n" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("options", [["--set=requeue.max=0"], ["--set=requeue.on=[time_limit]"], ["--site=local"]])
+def test_check_says_that_a_lost_node_ends_a_run_that_nothing_starts_again(
+    options: list[str], workplace: Path, fake_slurm: FakeSlurm, capsys: Capture
+) -> None:
+    assert main(["check", "job.yaml", "--set", "nodes=4", *SITE, *options]) == 0
+    assert "  node losses    the first one ends the run\n" in capsys.readouterr().out
 
 
 def test_check_says_which_role_runs_what_on_how_many_nodes(
