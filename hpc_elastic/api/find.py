@@ -200,7 +200,7 @@ def _check_permission(layout: RunLayout) -> None:
     except PermissionError as error:
         raise RunDirectoryError(
             f"{layout.root}: permission denied",
-            tip=f"{owner_of(layout.root)} may look at it, and `chmod` it for others",
+            tip=f"{owner_of(layout.root)} may look at it, and copy it for others, all but its `secret`",
         ) from error
     except OSError:
         return

@@ -146,7 +146,8 @@ def test_run_of_another_user_is_permission_denied(others: Path, verb: str) -> No
     for closed in (run.layout.root, str(others / "private")):
         done = as_nobody(verb, run.layout.root)
         assert done.returncode == 5, done.stderr
-        assert f"error: {run.layout.root}: permission denied\n  tip: root may look at it" in done.stderr
+        assert f"error: {run.layout.root}: permission denied\n  tip: root may look at it, and copy" in done.stderr
+        assert "all but its `secret`\n" in done.stderr
         os.chmod(closed, 0o755)
         if closed == run.layout.root:
             os.chmod(others / "private", 0o700)
