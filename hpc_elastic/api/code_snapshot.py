@@ -162,6 +162,10 @@ def _git(directory: str, arguments: Sequence[str]) -> str:
         raise JobError([f"cannot run git: {error.strerror}; a snapshot is of the files that it tracks"]) from error
     if done.returncode != 0:
         said = os.fsdecode(done.stderr).strip().splitlines() or [f"git ended with {done.returncode}"]
+        if trust := next((line.strip() for line in said if "git config" in line and "safe.directory" in line), ""):
+            raise JobError(
+                [f"git does not read {directory}, which is another user's; if you trust what is in it: `{trust}`"]
+            )
         what = "is no checkout of git, whose tracked files a snapshot copies"
         raise JobError([f"{directory} {what}: {said[0].removeprefix('fatal: ')}"])
     return os.fsdecode(done.stdout)

@@ -183,6 +183,22 @@ def test_a_folder_that_is_no_checkout_is_refused(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to be two users")
+def test_a_checkout_of_another_user_that_git_does_not_trust_is_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As in the folder of a group, where one of them has made the checkout."""
+    work = write_checkout(tmp_path / "checkout")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    for path in (work.parent, work.parent / ".git"):
+        os.chown(path, 4711, 4711)
+    problem = find_problem(make_plan(), SnapshotPlan(source=str(work), directory="/x"))
+    assert problem == (
+        f"git does not read {work}, which is another user's; if you trust what is in it: "
+        f"`git config --global --add safe.directory {work.parent}`"
+    )
+
+
 def test_variables_of_a_hook_name_no_other_checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     work = write_checkout(tmp_path / "checkout")
     monkeypatch.setenv("GIT_DIR", str(tmp_path / "none"))
