@@ -116,6 +116,7 @@ _BY_ABORT = (
 # What to do about a program that could not be started, by a pattern of the message.
 _BY_START = (
     _NO_PROCESSES,
+    (r"\bPermissionError: .*\.py'", "look who may read it, and at the rights of the folders above it"),
     (r"Permission denied", "make it executable (chmod +x), and look at the rights of the folders above it"),
     (r"No such file", "look whether it is there on that node; relative paths begin in the folder of the job file"),
     (

@@ -165,6 +165,7 @@ def test_where_no_inode_is_left_people_are_told_to_delete_files_and_not_to_free_
     ("message", "advice"),
     [
         ("./prog.sh: Permission denied", "chmod +x"),
+        ("PermissionError: [Errno 13] Permission denied: '/home/ada/train.py'", "who may read it"),
         ("./prog.sh: No such file or directory", "relative paths begin in the folder of the job file"),
         ("Argument list too long: /usr/bin/python3", "shorten the arguments and the environment"),
         ("./prog.sh: neither a binary of this machine nor a script with a #! line", "#! line"),
