@@ -312,6 +312,7 @@ def _complete_temporary_file(path: str, content: bytes, mode: int, *, is_durable
     descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
     try:
         try:
+            _give_to_owner(descriptor, directory)
             write_all(descriptor, content)
             if is_durable:
                 os.fsync(descriptor)
@@ -321,6 +322,13 @@ def _complete_temporary_file(path: str, content: bytes, mode: int, *, is_durable
     finally:
         with contextlib.suppress(FileNotFoundError):
             os.unlink(temporary)
+
+
+def _give_to_owner(descriptor: int, directory: str) -> None:
+    """Let a file that root makes in somebody's directory be theirs, who could not read the result of their run else."""
+    if os.geteuid() == 0 and (owner := os.stat(directory)).st_uid != 0:
+        with contextlib.suppress(OSError):  # a file system without owners
+            os.fchown(descriptor, owner.st_uid, owner.st_gid)
 
 
 def write_all(descriptor: int, content: bytes | memoryview) -> None:
@@ -338,6 +346,7 @@ def _create_exclusively(path: str, content: bytes) -> bool:
         return False
     try:
         try:
+            _give_to_owner(descriptor, os.path.dirname(path))
             write_all(descriptor, content)
             os.fsync(descriptor)
         finally:

@@ -155,6 +155,25 @@ def test_a_file_system_without_hard_links_has_one_winner_too(tmp_path: Path, mon
     assert json.loads(path.read_text()) == {"by": "first"}
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
+@pytest.mark.parametrize("has_links", [True, False], ids=["links", "no links"])
+def test_what_root_writes_belongs_to_the_owner_of_the_folder(
+    has_links: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An administrator who looks at a run, or cancels it, writes its result, which its user has to read."""
+
+    def no_links(source: str, target: str) -> None:
+        raise OSError(errno.EPERM, "Operation not permitted")
+
+    if not has_links:
+        monkeypatch.setattr(os, "link", no_links)
+    os.chown(tmp_path, 4711, 4712)
+    assert store.claim(str(tmp_path / "result.json"), {"by": "root"})
+    store.write_bytes(str(tmp_path / "exit_code"), b"10\n")
+    found = {(path.stat().st_uid, path.stat().st_gid, path.stat().st_mode & 0o777) for path in tmp_path.iterdir()}
+    assert found == {(4711, 4712, 0o600)}
+
+
 def test_a_claim_that_could_not_be_written_can_be_made_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without hard links: half a claim would be nobody's for ever."""
     path = tmp_path / "claim.json"
