@@ -167,6 +167,7 @@ def append_lines(path: str, records: Iterable[Json]) -> None:
         make_directory(os.path.dirname(path))
         descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, FILE_MODE)
         try:
+            _give_to_owner(descriptor, os.path.dirname(path))
             written = os.write(descriptor, lines)
             try:
                 write_all(descriptor, lines[written:])
@@ -325,10 +326,12 @@ def _complete_temporary_file(path: str, content: bytes, mode: int, *, is_durable
 
 
 def _give_to_owner(descriptor: int, directory: str) -> None:
-    """Let a file that root makes in somebody's directory be theirs, who could not read the result of their run else."""
-    if os.geteuid() == 0 and (owner := os.stat(directory)).st_uid != 0:
-        with contextlib.suppress(OSError):  # a file system without owners
-            os.fchown(descriptor, owner.st_uid, owner.st_gid)
+    """Let a file that root makes in somebody's directory be theirs: they and their agents could not read it else."""
+    if os.geteuid() == 0:
+        with contextlib.suppress(OSError):  # a file system without owners, or one that takes root for nobody
+            owner = os.stat(directory)
+            if owner.st_uid != 0 and os.fstat(descriptor).st_uid == 0:
+                os.fchown(descriptor, owner.st_uid, owner.st_gid)
 
 
 def write_all(descriptor: int, content: bytes | memoryview) -> None:

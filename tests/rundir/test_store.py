@@ -170,6 +170,7 @@ def test_what_root_writes_belongs_to_the_owner_of_the_folder(
     os.chown(tmp_path, 4711, 4712)
     assert store.claim(str(tmp_path / "result.json"), {"by": "root"})
     store.write_bytes(str(tmp_path / "exit_code"), b"10\n")
+    store.append_line(str(tmp_path / "requests.jsonl"), {"kind": "stop"})
     found = {(path.stat().st_uid, path.stat().st_gid, path.stat().st_mode & 0o777) for path in tmp_path.iterdir()}
     assert found == {(4711, 4712, 0o600)}
 

@@ -375,6 +375,7 @@ class SharedOs:
             join=os.path.join, dirname=os.path.dirname, split=os.path.split, isdir=lambda _: True, exists=self._exists
         )
         self.getpid, self.major = os.getpid, os.major
+        self.geteuid = lambda: 1000  # agents run as the user
         self._open: dict[int, str] = {}
         self._numbers = count(1000)
         self._temporary = count()
