@@ -52,8 +52,8 @@ def save(step: int, state: object, replicated: bool = False) -> None:
     Args:
         step: the number of the step that is done. A step that is saved already is not saved again.
         state: dicts, lists, tuples, tensors, numpy arrays, numbers, strings, bytes and None, nested in any way. A map
-            of another kind comes back as a dict, a named tuple as a tuple, and a parameter as a plain tensor. Tensors
-            that share memory come back apart.
+            of another kind comes back as a dict (but for a Counter), a named tuple as a tuple, and a parameter as a
+            plain tensor. Tensors that share memory come back apart.
         replicated: whether all ranks have the same state, as in DistributedDataParallel. Then local rank 0 of each node
             keeps it for all of them, and it can be loaded by any number of nodes; else by the same ranks only.
 

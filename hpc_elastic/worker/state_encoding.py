@@ -13,6 +13,7 @@ import base64
 import ctypes
 import json
 import sys
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import isfinite
@@ -200,7 +201,9 @@ class _Encoder:
                 f"[{self._key(key, path, depth)},{self.encode(item, f'{path}[{key!r}]', depth + 1)}]"
                 for key, item in value.items()
             ]
-            return f'{{"d":[{",".join(items)}]}}'
+            # torch's MultiStepLR asks its milestones for what only a Counter has.
+            name = "c" if kind is Counter else "d"
+            return f'{{"{name}":[{",".join(items)}]}}'
         if isinstance(value, tuple):
             return f'{{"t":{self._items(value, path, depth)}}}'
         if kind is bytes:
@@ -343,6 +346,8 @@ class _Decoder:
         ((kind, value),) = node.items()
         if kind == "d":
             return {self.decode(key): self.decode(item) for key, item in value}
+        if kind == "c":
+            return Counter({self.decode(key): self.decode(item) for key, item in value})
         if kind == "t":
             return tuple(self.decode(item) for item in value)
         if kind == "b":

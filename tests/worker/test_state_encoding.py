@@ -100,6 +100,29 @@ def test_the_states_of_an_optimizer_and_a_module_come_back() -> None:
     assert str(again.state_dict()) == str(optimizer.state_dict())
 
 
+def test_a_schedule_by_milestones_goes_on_behind_another_one() -> None:
+    """At the change SequentialLR has MultiStepLR compute its rate anew, from milestones that are a Counter."""
+
+    def make_schedule() -> torch.optim.lr_scheduler.SequentialLR:
+        optimizer = torch.optim.SGD([torch.nn.Parameter(torch.ones(1))], lr=0.1)
+        warmup = torch.optim.lr_scheduler.ConstantLR(optimizer)
+        return torch.optim.lr_scheduler.SequentialLR(
+            optimizer, [warmup, torch.optim.lr_scheduler.MultiStepLR(optimizer, [2, 4])], milestones=[3]
+        )
+
+    def rates(schedule: torch.optim.lr_scheduler.SequentialLR) -> list[float]:
+        found = []
+        for _ in range(8):
+            schedule.optimizer.step()
+            schedule.step()
+            found.extend(schedule.get_last_lr())
+        return found
+
+    schedule, again = make_schedule(), make_schedule()
+    again.load_state_dict(round_trip(schedule.state_dict()))
+    assert rates(again) == rates(schedule)
+
+
 def test_the_bytes_are_laid_out_as_safetensors_asks() -> None:
     """Its reader refuses gaps, overlaps and a header that is not aligned."""
     data = as_bytes({"a": torch.ones(3, dtype=torch.int8), "b": torch.ones(2, dtype=torch.float64), "c": b"x" * 300})
