@@ -90,6 +90,8 @@ class LightningCallback(Callback):  # type: ignore[misc, unused-ignore]  # it is
         self.notice = notice
         if self.save_to is not None:
             trainer.save_checkpoint(self.save_to)
+        # Lightning heeds `should_stop` only behind these; the next start has a Trainer of its own.
+        trainer.fit_loop.min_epochs = trainer.fit_loop.epoch_loop.min_steps = None
         trainer.should_stop = True
 
 

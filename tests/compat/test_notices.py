@@ -26,8 +26,8 @@ class Slow(BoringModel):
 
 elastic = LightningCallback(save_to="saved/notice.ckpt")
 trainer = lightning.Trainer(
-    accelerator="cpu", num_nodes=2, devices=1, max_epochs=-1, callbacks=[elastic], logger=False,
-    enable_checkpointing=False, enable_progress_bar=False, enable_model_summary=False,
+    accelerator="cpu", num_nodes=2, devices=1, max_epochs=-1, min_epochs=1000, min_steps=100_000, callbacks=[elastic],
+    logger=False, enable_checkpointing=False, enable_progress_bar=False, enable_model_summary=False,
 )
 trainer.fit(Slow())
 print("step", trainer.global_step, elastic.notice.reason, flush=True)
