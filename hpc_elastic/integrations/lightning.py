@@ -40,6 +40,7 @@ class LightningCallback(Callback):  # type: ignore[misc, unused-ignore]  # it is
     def __init__(self, save_to: str | None = None, keep_every: int | None = None, *, replicated: bool = True) -> None:
         self.save_to = save_to
         self.notice: Notice | None = None
+        self._has_beaten = False
         self._states = StepStates("lightning", keep_every, replicated=replicated)
         self._found: Any = None
         self._name: str | None = None
@@ -83,6 +84,7 @@ class LightningCallback(Callback):  # type: ignore[misc, unused-ignore]  # it is
     def on_train_batch_end(self, trainer: Trainer, *_: Any, **__: Any) -> None:
         """Beat, keep the state if it is due, and ask for a notice."""
         heartbeat(trainer.global_step)
+        self._has_beaten = True
         self._states.save(trainer.global_step, lambda: _dump(trainer))
         notice = notice_received()
         if notice is None or self.notice is not None:
@@ -93,6 +95,11 @@ class LightningCallback(Callback):  # type: ignore[misc, unused-ignore]  # it is
         # Lightning heeds `should_stop` only behind these; the next start has a Trainer of its own.
         trainer.fit_loop.min_epochs = trainer.fit_loop.epoch_loop.min_steps = None
         trainer.should_stop = True
+
+    def on_validation_batch_end(self, *_: Any, **__: Any) -> None:
+        """Beat, but for a validation before the training, whose first step has a bound of its own."""
+        if self._has_beaten:
+            heartbeat()
 
 
 def _dump(trainer: Any) -> dict[str, Any]:

@@ -34,6 +34,7 @@ class TransformersCallback(TrainerCallback):  # type: ignore[misc, unused-ignore
     def __init__(self, keep_every: int | None = None, *, replicated: bool = True) -> None:
         self.notice: Notice | None = None
         self._block: saving | None = None
+        self._has_beaten = False
         self._states = StepStates("transformers", keep_every, replicated=replicated)
         self._checkpoint: _MemoryCheckpoint | None = None
 
@@ -69,6 +70,7 @@ class TransformersCallback(TrainerCallback):  # type: ignore[misc, unused-ignore
     ) -> TrainerControl:
         """Beat, keep the state if it is due, and ask for a notice; the checkpoint that is to be written is whole."""
         heartbeat(state.global_step)
+        self._has_beaten = True
         self._remove_checkpoint()
         self._states.save(state.global_step, lambda: _dump(state, more))
         notice = notice_received()
@@ -77,6 +79,11 @@ class TransformersCallback(TrainerCallback):  # type: ignore[misc, unused-ignore
             control.should_save = control.should_training_stop = True
         self._begin_if(control)
         return control
+
+    def on_prediction_step(self, args: Any, state: TrainerState, control: Any, **_: Any) -> None:  # noqa: ARG002
+        """Beat in an evaluation, but for one before the training, whose first step has a bound of its own."""
+        if self._has_beaten:
+            heartbeat()
 
     def on_epoch_end(self, args: Any, state: Any, control: TrainerControl, **_: Any) -> None:  # noqa: ARG002
         """Begin to save, if the Trainer is to write a checkpoint now."""

@@ -1,4 +1,4 @@
-"""Lightning's and transformers' callbacks of ours: at a notice all ranks save, and the training ends."""
+"""Lightning's and transformers' callbacks of ours: a notice ends the training, and an evaluation is no stall."""
 
 from __future__ import annotations
 
@@ -85,4 +85,59 @@ def test_all_ranks_save_at_a_notice_and_the_run_stops(door: Door, python: Path, 
     assert said[0].endswith(" operator")
     assert said[1] == said[0]
     assert list((door.folder / "saved").iterdir())
+    run.assert_nothing_left()
+
+
+LONG_VALIDATION = """
+import time
+import lightning
+from lightning.pytorch.demos.boring_classes import BoringModel
+from hpc_elastic.integrations.lightning import LightningCallback
+
+class Slow(BoringModel):
+    def validation_step(self, batch, batch_idx):
+        time.sleep(0.5)
+
+trainer = lightning.Trainer(
+    accelerator="cpu", max_epochs=1, limit_train_batches=2, limit_val_batches=12, callbacks=[LightningCallback()],
+    logger=False, enable_checkpointing=False, enable_progress_bar=False, enable_model_summary=False,
+)
+trainer.fit(Slow())
+"""
+LONG_EVALUATION = """
+import time
+import torch
+from transformers import Trainer, TrainingArguments
+from hpc_elastic.integrations.transformers import TransformersCallback
+
+class Model(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = torch.nn.Linear(2, 1)
+    def forward(self, x, labels=None):
+        time.sleep(0 if self.training else 0.5)
+        out = self.layer(x)
+        return {"loss": ((out - labels) ** 2).mean(), "logits": out}
+
+data = [{"x": torch.ones(2), "labels": torch.ones(1)} for _ in range(12)]
+arguments = TrainingArguments(
+    output_dir="saved", use_cpu=True, max_steps=2, save_strategy="no", report_to=[], disable_tqdm=True,
+    eval_strategy="steps", eval_steps=2, per_device_eval_batch_size=1,
+)
+Trainer(Model(), arguments, train_dataset=data, eval_dataset=data, callbacks=[TransformersCallback()]).train()
+"""
+
+
+@pytest.mark.variant(of="test_a_rank_that_stops_is_named_and_the_run_goes_on")
+@pytest.mark.parametrize("script", [LONG_VALIDATION, LONG_EVALUATION], ids=["lightning", "transformers"])
+def test_an_evaluation_longer_than_the_stall_timeout_is_no_stall(door: Door, python: Path, script: str) -> None:
+    door.write("train.py", script)
+    door.write(
+        "job.yaml",
+        f"name: evaluates\nsite: local\nnodes: 1\nworkers_per_node: 1\npython: {python}\n"
+        "entrypoint: {script: train.py}\nstall_timeout: 3s\nrestart: {max_restarts: 0}\n",
+    )
+    run = door.submit("job.yaml")
+    result = run.wait_until_over()
+    assert result["state"] == "SUCCEEDED", run.story()
     run.assert_nothing_left()
