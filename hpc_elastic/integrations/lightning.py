@@ -54,14 +54,16 @@ class LightningCallback(Callback):  # type: ignore[misc, unused-ignore]  # it is
         return self._name
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:  # noqa: ARG002
-        """Have every checkpoint of the strategy written within `saving()`, and the state in memory loaded from there.
+        """Have every checkpoint written within `saving()`, and the state in memory loaded from there.
 
         Raises:
             TypeError: the strategy shards the state, and one that is not sharded is to be loaded from memory.
         """
         strategy: Any = trainer.strategy
-        if not getattr(strategy.save_checkpoint, "is_within_saving", False):
-            strategy.save_checkpoint = _within_saving(strategy.save_checkpoint)
+        saver: Any
+        for saver in (trainer, strategy):  # the Trainer's has the barrier in which the others wait for who writes
+            if not getattr(saver.save_checkpoint, "is_within_saving", False):
+                saver.save_checkpoint = _within_saving(saver.save_checkpoint)
         if not isinstance(strategy, (DDPStrategy, SingleDeviceStrategy)):
             self._states.stop(f"no state is kept with {type(strategy).__name__}, only with DDP and on one device")
             if self._found is not None:

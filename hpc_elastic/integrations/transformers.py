@@ -68,8 +68,12 @@ class TransformersCallback(TrainerCallback):  # type: ignore[misc, unused-ignore
         control: TrainerControl,
         **more: Any,
     ) -> TrainerControl:
-        """Beat, keep the state if it is due, and ask for a notice; the checkpoint that is to be written is whole."""
+        """Beat, keep the state if it is due, and ask for a notice; the checkpoint that is to be written is whole.
+
+        The block of a checkpoint ends here, a step later: one rank writes it, and the others wait for it in that step.
+        """
         heartbeat(state.global_step)
+        self._end()
         self._has_beaten = True
         self._remove_checkpoint()
         self._states.save(state.global_step, lambda: _dump(state, more))
@@ -89,12 +93,8 @@ class TransformersCallback(TrainerCallback):  # type: ignore[misc, unused-ignore
         """Begin to save, if the Trainer is to write a checkpoint now."""
         self._begin_if(control)
 
-    def on_save(self, *_: Any, **__: Any) -> None:
-        """End the block: the checkpoint is written."""
-        self._end()
-
     def on_train_end(self, *_: Any, **__: Any) -> None:
-        """End the block, if the Trainer has written none."""
+        """End the block."""
         self._end()
         self._remove_checkpoint()
 

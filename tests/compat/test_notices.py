@@ -1,8 +1,9 @@
-"""Lightning's and transformers' callbacks of ours: a notice ends the training, and an evaluation is no stall."""
+"""Lightning's and transformers' callbacks of ours: what a notice does, and what is no stall."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -126,18 +127,79 @@ arguments = TrainingArguments(
 )
 Trainer(Model(), arguments, train_dataset=data, eval_dataset=data, callbacks=[TransformersCallback()]).train()
 """
+LONG_CHECKPOINT = """
+import time
+import lightning
+from lightning.pytorch.demos.boring_classes import BoringModel
+from lightning.pytorch.plugins import TorchCheckpointIO
+from hpc_elastic.integrations.lightning import LightningCallback
+
+class Slow(TorchCheckpointIO):
+    def save_checkpoint(self, *arguments, **options):
+        time.sleep(12)
+        super().save_checkpoint(*arguments, **options)
+
+trainer = lightning.Trainer(
+    accelerator="cpu", strategy="ddp", devices=2, max_epochs=1, limit_train_batches=4, limit_val_batches=0,
+    plugins=[Slow()], callbacks=[LightningCallback()], logger=False, enable_progress_bar=False,
+    enable_model_summary=False,
+)
+trainer.fit(BoringModel())
+"""
+LONG_SAVE = """
+import time
+import torch
+from transformers import Trainer, TrainingArguments
+from hpc_elastic.integrations.transformers import TransformersCallback
+
+class Model(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = torch.nn.Linear(2, 1)
+    def forward(self, x, labels=None):
+        out = self.layer(x)
+        return {"loss": ((out - labels) ** 2).mean(), "logits": out}
+
+class Slow(Trainer):
+    def _save(self, *arguments, **options):
+        if self.args.should_save:
+            time.sleep(12)
+        super()._save(*arguments, **options)
+
+data = [{"x": torch.ones(2), "labels": torch.ones(1)} for _ in range(64)]
+arguments = TrainingArguments(
+    output_dir="saved", use_cpu=True, max_steps=3, save_steps=2, save_total_limit=1, report_to=[], disable_tqdm=True,
+)
+Slow(Model(), arguments, train_dataset=data, callbacks=[TransformersCallback()]).train()
+"""
+
+
+@pytest.mark.variant(of="test_a_rank_that_stops_is_named_and_the_run_goes_on")
+@pytest.mark.parametrize("script", [LONG_CHECKPOINT, LONG_SAVE], ids=["lightning", "transformers"])
+def test_ranks_that_wait_for_the_one_that_writes_a_checkpoint_have_not_stalled(
+    door: Door, python: Path, script: str
+) -> None:
+    result = run_with_stall_timeout(door, python, script, workers=2)
+    assert (result["state"], result["attempts"]) == ("SUCCEEDED", 1), result
 
 
 @pytest.mark.variant(of="test_a_rank_that_stops_is_named_and_the_run_goes_on")
 @pytest.mark.parametrize("script", [LONG_VALIDATION, LONG_EVALUATION], ids=["lightning", "transformers"])
 def test_an_evaluation_longer_than_the_stall_timeout_is_no_stall(door: Door, python: Path, script: str) -> None:
+    result = run_with_stall_timeout(door, python, script, workers=1)
+    assert result["state"] == "SUCCEEDED", result
+
+
+def run_with_stall_timeout(door: Door, python: Path, script: str, *, workers: int) -> dict[str, Any]:
+    """Run a script whose ranks may be silent for 3 s, and return the result."""
     door.write("train.py", script)
     door.write(
         "job.yaml",
-        f"name: evaluates\nsite: local\nnodes: 1\nworkers_per_node: 1\npython: {python}\n"
-        "entrypoint: {script: train.py}\nstall_timeout: 3s\nrestart: {max_restarts: 0}\n",
+        f"name: slow\nsite: local\nnodes: 1\nworkers_per_node: {workers}\npython: {python}\n"
+        "entrypoint: {script: train.py}\nstall_timeout: 3s\nrestart: {max_restarts: 0}\n"
+        "env: {GLOO_SOCKET_IFNAME: lo}\n",
     )
     run = door.submit("job.yaml")
-    result = run.wait_until_over()
-    assert result["state"] == "SUCCEEDED", run.story()
+    result: dict[str, Any] = run.wait_until_over()
     run.assert_nothing_left()
+    return result
