@@ -77,7 +77,8 @@ def save(step: int, state: object, replicated: bool = False) -> None:
 def random_state() -> dict[str, Any]:
     """Return the states of the random generators of Python, numpy and torch, as far as these are imported.
 
-    Of CUDA's generators there is one a device, if CUDA is in use. It belongs into the state that is saved.
+    Of CUDA's generators there is one a device, if CUDA is in use. It belongs into a state that each rank keeps of its
+    own; from one that is `replicated` all ranks would go on with the random numbers of one.
     """
     found: dict[str, Any] = {"python": random.getstate()}
     if (numpy := _loaded("numpy.random")) is not None:

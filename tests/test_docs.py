@@ -108,6 +108,12 @@ def parser_of(verb: str) -> VerbParser:
 
 
 @every_page
+def test_no_example_keeps_the_random_numbers_of_one_rank_for_all(page: Path) -> None:
+    for text in fences(page, "python"):
+        assert not ("replicated=True" in text and "random_state(" in text), text
+
+
+@every_page
 def test_commands_exist(page: Path) -> None:
     for verb, *words in commands(page):
         assert verb in MODULES, verb
