@@ -41,6 +41,7 @@ class LightningCallback(Callback):  # type: ignore[misc, unused-ignore]  # it is
         self.save_to = save_to
         self.notice: Notice | None = None
         self._has_beaten = False
+        self._held: dict[str, Any] | None = None
         self._states = StepStates("lightning", keep_every, replicated=replicated)
         self._found: Any = None
         self._name: str | None = None
@@ -64,6 +65,8 @@ class LightningCallback(Callback):  # type: ignore[misc, unused-ignore]  # it is
         for saver in (trainer, strategy):  # the Trainer's has the barrier in which the others wait for who writes
             if not getattr(saver.save_checkpoint, "is_within_saving", False):
                 saver.save_checkpoint = _within_saving(saver.save_checkpoint)
+        # A step is kept when its checkpoints are written, which Lightning has its own callbacks do last.
+        trainer.callbacks = [each for each in trainer.callbacks if each is not self] + [self]
         if not isinstance(strategy, (DDPStrategy, SingleDeviceStrategy)):
             self._states.stop(f"no state is kept with {type(strategy).__name__}, only with DDP and on one device")
             if self._found is not None:
@@ -87,7 +90,11 @@ class LightningCallback(Callback):  # type: ignore[misc, unused-ignore]  # it is
         """Beat, keep the state if it is due, and ask for a notice."""
         heartbeat(trainer.global_step)
         self._has_beaten = True
-        self._states.save(trainer.global_step, lambda: _dump(trainer))
+        self._held = None
+        if not _has_more_to_do(trainer):
+            self._states.save(trainer.global_step, lambda: _dump(trainer))
+        elif self._states.is_due(trainer.global_step):
+            self._held = _dump(trainer)
         notice = notice_received()
         if notice is None or self.notice is not None:
             return
@@ -98,10 +105,35 @@ class LightningCallback(Callback):  # type: ignore[misc, unused-ignore]  # it is
         trainer.fit_loop.min_epochs = trainer.fit_loop.epoch_loop.min_steps = None
         trainer.should_stop = True
 
+    def on_validation_end(self, trainer: Trainer, *_: Any) -> None:
+        """Keep the state behind a validation in the middle of an epoch."""
+        if self._held is not None and not trainer.fit_loop.epoch_loop._is_training_done:
+            self._keep_held(trainer)
+
+    def on_train_epoch_start(self, trainer: Trainer, *_: Any) -> None:
+        """Keep the state with which the epoch before has ended."""
+        self._keep_held(trainer)
+
+    def _keep_held(self, trainer: Trainer) -> None:
+        """Keep the state of the latest step, now that the validation and the checkpoints behind it are done.
+
+        A failure in these goes on before the step, and does them again: behind it Lightning would pass them over, and
+        end with success without the last checkpoint.
+        """
+        held, self._held = self._held, None
+        if held is not None:
+            self._states.save(trainer.global_step, lambda: {**held, "callbacks": _dump(trainer)["callbacks"]})
+
     def on_validation_batch_end(self, *_: Any, **__: Any) -> None:
         """Beat, but for a validation before the training, whose first step has a bound of its own."""
         if self._has_beaten:
             heartbeat()
+
+
+def _has_more_to_do(trainer: Any) -> bool:
+    """Return whether Lightning validates or ends the epoch behind this batch; it has no public word for that."""
+    loop = trainer.fit_loop.epoch_loop
+    return bool(loop._is_training_done or loop._should_check_val_fx(trainer.fit_loop._data_fetcher))
 
 
 def _dump(trainer: Any) -> dict[str, Any]:

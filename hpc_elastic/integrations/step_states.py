@@ -59,9 +59,13 @@ class StepStates:
         """Count from this step on."""
         self._last = step
 
+    def is_due(self, step: int) -> bool:
+        """Return whether the state of this step is to be kept; the same on every rank."""
+        return self._every is not None and step - self._last >= self._every and "HPC_ELASTIC_ATTEMPT" in os.environ
+
     def save(self, step: int, make_state: Callable[[], object]) -> None:
         """Keep the state that `make_state` returns, if as many steps are done as make one due."""
-        if self._every is None or step - self._last < self._every or "HPC_ELASTIC_ATTEMPT" not in os.environ:
+        if not self.is_due(step):
             return
         self._last = step
         state = make_state()

@@ -35,6 +35,7 @@ class TransformersCallback(TrainerCallback):  # type: ignore[misc, unused-ignore
         self.notice: Notice | None = None
         self._block: saving | None = None
         self._has_beaten = False
+        self._is_unfinished = self._ends_epoch = False  # of the latest step
         self._states = StepStates("transformers", keep_every, replicated=replicated)
         self._checkpoint: _MemoryCheckpoint | None = None
 
@@ -76,13 +77,40 @@ class TransformersCallback(TrainerCallback):  # type: ignore[misc, unused-ignore
         self._end()
         self._has_beaten = True
         self._remove_checkpoint()
-        self._states.save(state.global_step, lambda: _dump(state, more))
         notice = notice_received()
         if notice is not None and self.notice is None:
             self.notice = notice
             control.should_save = control.should_training_stop = True
+        self._ends_epoch = state.global_step >= state.max_steps or float(state.epoch or 0).is_integer()
+        self._is_unfinished = self._ends_epoch or control.should_save or control.should_evaluate
+        if not self._is_unfinished:
+            self._states.save(state.global_step, lambda: _dump(state, more))
         self._begin_if(control)
         return control
+
+    def on_evaluate(self, args: Any, state: TrainerState, control: TrainerControl, **more: Any) -> None:  # noqa: ARG002
+        """Keep the state of the step behind which this evaluation was, if no checkpoint follows."""
+        if not control.should_save and not self._ends_epoch:
+            self._keep(state, more)
+
+    def on_save(self, args: Any, state: TrainerState, control: Any, **more: Any) -> None:  # noqa: ARG002
+        """Keep the state of the step that this checkpoint is of."""
+        if not self._ends_epoch:
+            self._keep(state, more)
+
+    def on_epoch_begin(self, args: Any, state: TrainerState, control: Any, **more: Any) -> None:  # noqa: ARG002
+        """Keep the state with which the epoch before has ended."""
+        self._keep(state, more)
+
+    def _keep(self, state: TrainerState, more: Mapping[str, Any]) -> None:
+        """Keep the state of the latest step, now that the evaluation and the checkpoint behind it are done.
+
+        A failure in these goes on before the step, and does them again: behind it the Trainer would pass them over, and
+        end with success without the last checkpoint.
+        """
+        if self._is_unfinished:
+            self._is_unfinished = False
+            self._states.save(state.global_step, lambda: _dump(state, more))
 
     def on_prediction_step(self, args: Any, state: TrainerState, control: Any, **_: Any) -> None:  # noqa: ARG002
         """Beat in an evaluation, but for one before the training, whose first step has a bound of its own."""

@@ -211,13 +211,22 @@ SCRIPTS = {"lightning": LIGHTNING, "transformers": TRANSFORMERS, "torch": TORCH,
 
 
 def run_script(
-    door: Door, python: Path, name: str, script: str, *, dies: bool, nodes: int = 2, replicated: bool = True
+    door: Door,
+    python: Path,
+    name: str,
+    script: str,
+    *,
+    dies: bool,
+    nodes: int = 2,
+    replicated: bool = True,
+    dies_at: int = DIES_AT,
+    workers: int = 2,
 ) -> Run:
-    start = START.format(steps=STEPS, dies_at=DIES_AT, dies=dies, replicated=replicated)
+    start = START.format(steps=STEPS, dies_at=dies_at, dies=dies, replicated=replicated)
     door.write(f"{name}.py", start + script)
     door.write(
         "job.yaml",
-        f"name: {name}\nsite: local\nnodes: {nodes}\nworkers_per_node: {2 // nodes}\npython: {python}\n"
+        f"name: {name}\nsite: local\nnodes: {nodes}\nworkers_per_node: {workers // nodes}\npython: {python}\n"
         f"entrypoint: {{script: {name}.py}}\nenv: {{GLOO_SOCKET_IFNAME: lo, OMP_NUM_THREADS: 1, "
         f"TMPDIR: {json.dumps(str(temporary(door)))}}}\n",
     )
@@ -261,6 +270,88 @@ def test_a_librarys_training_goes_on_at_the_last_step_if_a_rank_is_killed(
     assert "hpc-elastic: memory:" not in killed.story()
     assert list(temporary(door).glob("hpc-elastic-*")) == []
     killed.assert_nothing_left()
+
+
+@pytest.mark.variant(of="test_a_training_whose_ranks_are_killed_ends_with_the_weights_of_an_undisturbed_one")
+@pytest.mark.parametrize("library", ["lightning", "transformers"])
+def test_a_training_goes_on_exactly_between_two_epochs(door: Door, python: Path, library: str) -> None:
+    script = SCRIPTS[library]
+    undisturbed = run_script(door, python, "undisturbed", script, dies=False, nodes=1, replicated=False)
+    killed = run_script(door, python, "killed", script, dies=True, dies_at=8, nodes=1, replicated=False)
+    assert begins(killed, 2) == [7, 7], killed.story()
+    assert weights(killed, 2) == weights(undisturbed, 1)
+
+
+LIGHTNING_ON_A_FULL_DISK = """
+import os
+import lightning
+from lightning.pytorch.callbacks import ModelCheckpoint
+from lightning.pytorch.demos.boring_classes import BoringModel
+from lightning.pytorch.plugins import TorchCheckpointIO
+from hpc_elastic.integrations.lightning import LightningCallback
+
+class Disk(TorchCheckpointIO):
+    def save_checkpoint(self, checkpoint, path, **options):
+        if os.environ["HPC_ELASTIC_ATTEMPT"] == "1" and checkpoint["global_step"] == 8:
+            raise OSError("No space left on device")
+        super().save_checkpoint(checkpoint, path, **options)
+
+elastic = LightningCallback(keep_every=1)
+trainer = lightning.Trainer(
+    accelerator="cpu", max_epochs=2, limit_train_batches=4, limit_val_batches=2, plugins=[Disk()], logger=False,
+    callbacks=[ModelCheckpoint("saved", **OPTIONS), elastic], enable_progress_bar=False, enable_model_summary=False,
+)
+trainer.fit(BoringModel(), ckpt_path=elastic.resume_from())
+print("saved", os.listdir("saved"), flush=True)
+"""
+TRAINER_ON_A_FULL_DISK = """
+import os
+import torch
+from transformers import Trainer, TrainingArguments
+from hpc_elastic.integrations.transformers import TransformersCallback
+
+class Model(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = torch.nn.Linear(2, 1)
+    def forward(self, x, labels=None):
+        out = self.layer(x)
+        return {"loss": ((out - labels) ** 2).mean(), "logits": out}
+
+class Disk(Trainer):
+    def _save(self, *arguments, **options):
+        if os.environ["HPC_ELASTIC_ATTEMPT"] == "1" and self.state.global_step == 8:
+            raise OSError("No space left on device")
+        super()._save(*arguments, **options)
+
+data = [{"x": torch.ones(2), "labels": torch.ones(1)} for _ in range(32)]
+arguments = TrainingArguments(
+    output_dir="saved", use_cpu=True, num_train_epochs=2, report_to=[], disable_tqdm=True, **OPTIONS
+)
+elastic = TransformersCallback(keep_every=1)
+Disk(Model(), arguments, train_dataset=data, callbacks=[elastic]).train(resume_from_checkpoint=elastic.resume_from())
+print("saved", os.listdir("saved"), flush=True)
+"""
+
+
+@pytest.mark.variant(of="test_a_training_whose_ranks_are_killed_ends_with_the_weights_of_an_undisturbed_one")
+@pytest.mark.parametrize(
+    ("script", "options", "last"),
+    [
+        (LIGHTNING_ON_A_FULL_DISK, {}, "epoch=1-step=8.ckpt"),
+        (LIGHTNING_ON_A_FULL_DISK, {"every_n_train_steps": 4}, "epoch=1-step=8.ckpt"),
+        (TRAINER_ON_A_FULL_DISK, {"save_strategy": "epoch"}, "checkpoint-8"),
+        (TRAINER_ON_A_FULL_DISK, {"save_strategy": "steps", "save_steps": 4}, "checkpoint-8"),
+    ],
+    ids=["lightning-epochs", "lightning-steps", "transformers-epochs", "transformers-steps"],
+)
+def test_the_last_checkpoint_is_written_after_a_restart_if_it_has_failed(
+    door: Door, python: Path, script: str, options: dict[str, object], last: str
+) -> None:
+    run = run_script(
+        door, python, "full", f"OPTIONS = {options!r}\n{script}", dies=True, dies_at=STEPS + 1, nodes=1, workers=1
+    )
+    assert last in run.stdout(2, 0), run.story()
 
 
 PAIR = (
