@@ -165,9 +165,8 @@ def append_lines(path: str, records: Iterable[Json]) -> None:
     lines = _encode("".join(json.dumps(data, ensure_ascii=False) + "\n" for data in records))
     with file_system_errors(path):
         make_directory(os.path.dirname(path))
-        descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, FILE_MODE)
+        descriptor = _open_to_append(path)
         try:
-            _give_to_owner(descriptor, os.path.dirname(path))
             written = os.write(descriptor, lines)
             try:
                 write_all(descriptor, lines[written:])
@@ -176,6 +175,20 @@ def append_lines(path: str, records: Iterable[Json]) -> None:
                 raise
         finally:
             os.close(descriptor)
+
+
+def _open_to_append(path: str) -> int:
+    """Open a file whose end is written to, and make it if it is absent; root follows no link that somebody has put."""
+    flags = os.O_WRONLY | os.O_APPEND
+    if os.geteuid() == 0:
+        flags |= os.O_NOFOLLOW
+        with contextlib.suppress(FileNotFoundError):
+            return os.open(path, flags)
+        with contextlib.suppress(FileExistsError):  # somebody has just made it
+            descriptor = os.open(path, flags | os.O_CREAT | os.O_EXCL, FILE_MODE)
+            _give_to_owner(descriptor, os.path.dirname(path))
+            return descriptor
+    return os.open(path, flags | os.O_CREAT, FILE_MODE)
 
 
 def may_be_shared(path: str) -> bool:
@@ -326,11 +339,14 @@ def _complete_temporary_file(path: str, content: bytes, mode: int, *, is_durable
 
 
 def _give_to_owner(descriptor: int, directory: str) -> None:
-    """Let a file that root makes in somebody's directory be theirs: they and their agents could not read it else."""
+    """Let a file that root has just made in somebody's directory be theirs: they could not read it else.
+
+    It must be new: one that was there may be a link to what its owner may not have.
+    """
     if os.geteuid() == 0:
         with contextlib.suppress(OSError):  # a file system without owners, or one that takes root for nobody
             owner = os.stat(directory)
-            if owner.st_uid != 0 and os.fstat(descriptor).st_uid == 0:
+            if owner.st_uid != 0:
                 os.fchown(descriptor, owner.st_uid, owner.st_gid)
 
 

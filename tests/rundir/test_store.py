@@ -7,6 +7,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -173,6 +174,23 @@ def test_what_root_writes_belongs_to_the_owner_of_the_folder(
     store.append_line(str(tmp_path / "requests.jsonl"), {"kind": "stop"})
     found = {(path.stat().st_uid, path.stat().st_gid, path.stat().st_mode & 0o777) for path in tmp_path.iterdir()}
     assert found == {(4711, 4712, 0o600)}
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
+@pytest.mark.parametrize("link", [os.symlink, os.link], ids=["symbolic", "hard"])
+def test_root_gives_nobody_the_file_that_a_link_leads_to(tmp_path: Path, link: Callable[[Path, Path], None]) -> None:
+    kept, run = tmp_path / "shadow", tmp_path / "run"
+    kept.write_text("root's\n")
+    run.mkdir()
+    os.chown(run, 4711, 4712)
+    link(kept, run / "requests.jsonl")
+    if link is os.symlink:
+        with pytest.raises(RunDirectoryError, match="symbolic links"):
+            store.append_line(str(run / "requests.jsonl"), {"kind": "stop"})
+        assert kept.read_text() == "root's\n"
+    else:
+        store.append_line(str(run / "requests.jsonl"), {"kind": "stop"})
+    assert kept.stat().st_uid == 0
 
 
 def test_a_claim_that_could_not_be_written_can_be_made_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
