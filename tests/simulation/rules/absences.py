@@ -178,9 +178,10 @@ class Absences:
             bool(avoided) and avoided <= at_fault, f"the next start avoids {sorted(avoided)}, not {sorted(at_fault)}"
         )
         refused = {node for asked in self._asked.values() for node, (_, is_let_in) in asked.items() if not is_let_in}
-        known = at_fault & (refused | run.scenario.known_to_be_without_agent)
-        require(known <= avoided, f"the next start avoids {sorted(avoided)}, and {sorted(known)} cannot take part")
         head = run.agent(told[0]["by"])
+        has_looked = head.left_at > max(self._began.values()) + FIRST_LOOK_S + self._slack_s
+        known = at_fault & (refused | (run.scenario.known_to_be_without_agent if has_looked else set()))
+        require(known <= avoided, f"the next start avoids {sorted(avoided)}, and {sorted(known)} cannot take part")
         for agent in run.agents:
             late_s = agent.gone_at - max(head.left_at, agent.started_at)
             is_soon = agent.exit_code is None or late_s <= LEAVES_WITHIN_S + self._slack_s

@@ -47,8 +47,10 @@ class Interrupts:
 
     @property
     def is_asked_again(self) -> bool:
-        """Whether a person wants the end at once."""
-        return self._again_at is not None
+        """Whether a person wants the end at once, or it may look so: the stop and the signal crossed."""
+        told_at, first_at = self._run.witness.told_to_stop_at, self._first_at
+        have_crossed = told_at is not None and first_at is not None and told_at <= first_at + ARRIVES_S
+        return self._again_at is not None or have_crossed
 
     def _are_killed(self) -> None:
         left = [worker.rank for agent in self._run.agents for worker in agent.workers.alive.values()]
