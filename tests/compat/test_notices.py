@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from hpc_elastic.api.requests import make_request, send
+from tests.compat.training import A_TRAINER
 from tests.integration.conftest import Door
 
 pytestmark = pytest.mark.local
@@ -146,19 +147,10 @@ trainer = lightning.Trainer(
 )
 trainer.fit(BoringModel())
 """
-LONG_SAVE = """
+LONG_SAVE = (
+    A_TRAINER
+    + """
 import time
-import torch
-from transformers import Trainer, TrainingArguments
-from hpc_elastic.integrations.transformers import TransformersCallback
-
-class Model(torch.nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.layer = torch.nn.Linear(2, 1)
-    def forward(self, x, labels=None):
-        out = self.layer(x)
-        return {"loss": ((out - labels) ** 2).mean(), "logits": out}
 
 class Slow(Trainer):
     def _save(self, *arguments, **options):
@@ -172,6 +164,7 @@ arguments = TrainingArguments(
 )
 Slow(Model(), arguments, train_dataset=data, callbacks=[TransformersCallback()]).train()
 """
+)
 
 
 @pytest.mark.variant(of="test_a_rank_that_stops_is_named_and_the_run_goes_on")

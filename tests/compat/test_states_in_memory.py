@@ -12,6 +12,7 @@ pytest.importorskip("torch", reason="there is no torch")
 
 
 from hpc_elastic.rundir.state_records import StateVersion
+from tests.compat.training import A_TRAINER
 from tests.integration.conftest import Door, Run
 from tests.integrations.test_checkpoint_in_memory import START as TORCH_START
 from tests.worker.conftest import Outcome
@@ -304,19 +305,10 @@ trainer = lightning.Trainer(
 trainer.fit(BoringModel(), ckpt_path=elastic.resume_from())
 print("saved", os.listdir("saved"), flush=True)
 """
-TRAINER_ON_A_FULL_DISK = """
+TRAINER_ON_A_FULL_DISK = (
+    A_TRAINER
+    + """
 import os
-import torch
-from transformers import Trainer, TrainingArguments
-from hpc_elastic.integrations.transformers import TransformersCallback
-
-class Model(torch.nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.layer = torch.nn.Linear(2, 1)
-    def forward(self, x, labels=None):
-        out = self.layer(x)
-        return {"loss": ((out - labels) ** 2).mean(), "logits": out}
 
 class Disk(Trainer):
     def _save(self, *arguments, **options):
@@ -332,6 +324,7 @@ elastic = TransformersCallback(keep_every=1)
 Disk(Model(), arguments, train_dataset=data, callbacks=[elastic]).train(resume_from_checkpoint=elastic.resume_from())
 print("saved", os.listdir("saved"), flush=True)
 """
+)
 
 
 @pytest.mark.variant(of="test_a_training_whose_ranks_are_killed_ends_with_the_weights_of_an_undisturbed_one")

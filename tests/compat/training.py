@@ -11,6 +11,21 @@ from pathlib import Path
 from tests.integration.conftest import REPOSITORY, Door, Run
 from tests.slurm_sandbox.cluster import wait_until
 
+# The beginning of a script that trains a layer with transformers' Trainer.
+A_TRAINER = """
+import torch
+from transformers import Trainer, TrainingArguments
+from hpc_elastic.integrations.transformers import TransformersCallback
+
+class Model(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = torch.nn.Linear(2, 1)
+    def forward(self, x, labels=None):
+        out = self.layer(x)
+        return {"loss": ((out - labels) ** 2).mean(), "logits": out}
+"""
+
 
 @dataclass(frozen=True)
 class Library:
