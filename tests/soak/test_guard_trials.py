@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+import time
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from tests.soak.guard_trials import Fault, Trial, measure_start, play, play_soundly
+from hpc_elastic.clock import now
+from tests.soak.guard_trials import TURN_S, Fault, Trial, measure_start, play, play_soundly, waits_for_processors_s
 
 A_TRIAL = Trial(seed=0, fault=Fault.FROZEN, step=1, deadline_s=1.5, kills_guard_s=0.1, is_blocked=True)
 
@@ -35,3 +40,18 @@ def test_a_trial_notices_workers_that_nobody_ends(tmp_path: Path) -> None:
     outcome = play(trial, tmp_path)
     assert outcome.left
     assert outcome.is_broken
+
+
+@pytest.mark.skipif(waits_for_processors_s() == 0, reason="the kernel does not account for it (psi=1)")
+def test_a_machine_without_a_processor_for_the_guard_is_told_from_a_late_guard() -> None:
+    """So many processes that work as that one of them has to wait, which one that sleeps would not notice."""
+    before, since = waits_for_processors_s(), now()
+    busy = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(2 * (os.cpu_count() or 1) + 1)]
+    try:
+        while (waited_s := waits_for_processors_s() - before) <= TURN_S:
+            assert now() < since + 30, f"{waited_s} s in 30 s of too much work"
+            time.sleep(0.05)
+    finally:
+        for process in busy:
+            process.kill()
+            process.wait()
