@@ -103,7 +103,7 @@ def describe_plan(plan: LaunchPlan, *, default_time: str = "the partition's") ->
         ("restarts", f"at most {plan.restart.max_restarts}, each after {backoff.first_s:g} to {backoff.max_s:g} s"),
         ("node losses", _losses(plan)),
         ("health checks", _health(plan)),
-        ("stop", f"TERM, then KILL after {plan.signals.grace_s:g} s"),
+        ("stop", _stop(plan)),
         *([("requeues", _requeues(plan)), ("sbatch", _request(plan))] if plan.scheduler == "slurm" else []),
         *([("environment", ", ".join(plan.env))] if plan.env else []),
         *([("interface", plan.network.interface)] if plan.network.interface else []),
@@ -145,6 +145,11 @@ def _restarted(role: RolePlan, indent: str = "") -> Iterator[tuple[str, str]]:
 def _health(plan: LaunchPlan) -> str:
     checks = ", ".join(f"{name} {limit_s:g} s" for name, limit_s in plan.health.items())
     return f"{checks} at most" if checks else "none"
+
+
+def _stop(plan: LaunchPlan) -> str:
+    notice = f"notice {plan.signals.lead_s:g} s before the end, then TERM, and " if plan.time_s else "TERM, then "
+    return f"{notice}KILL after {plan.signals.grace_s:g} s"
 
 
 def _losses(plan: LaunchPlan) -> str:
