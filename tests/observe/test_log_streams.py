@@ -61,6 +61,7 @@ def test_a_progress_bar_of_hours_in_a_node_log_is_one_line_and_read_in_seconds(t
     assert [line for _, line in found] == [state * 8_000 + b"done"]
 
 
+@pytest.mark.long
 def test_a_line_of_many_chunks_is_put_together_once(tmp_path: Path) -> None:
     path = tmp_path / "log"
     path.write_bytes(b"x" * 40_000_000 + b"\nnext")

@@ -29,6 +29,7 @@ def test_a_head_that_stood_still_in_its_claim_removes_the_roster_that_it_has_wri
     assert LAYOUT.proposed_world(2, "node0") not in run.files.content
 
 
+@pytest.mark.long
 def test_a_successor_that_steps_down_as_it_wakes_up_claims_no_attempt_before() -> None:
     """It gathers the members while the head stands still, and stands still itself as that answers it.
 

@@ -84,6 +84,7 @@ def test_a_scenario_is_a_value_that_can_be_pasted() -> None:
     assert SimulatedRun(drawn).scenario == drawn
 
 
+@pytest.mark.long
 def test_the_tool_prints_how_to_play_a_failing_seed_again(capsys: pytest.CaptureFixture[str]) -> None:
     plant = Planted("Started comes before the processes")
     assert main(["--count", "3"], plant) == 1

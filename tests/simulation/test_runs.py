@@ -237,7 +237,8 @@ def test_a_network_that_is_down_for_all_costs_an_attempt_one_loss_and_no_node(le
     assert run.disk.claims[2].spend.node_losses == 1
 
 
-@pytest.mark.parametrize("least", [8, pytest.param(4, marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize("least", [8, 4])
 def test_a_network_that_is_down_again_and_again_does_not_use_the_losses_up(least: int) -> None:
     times = 10.0, 60.0, 110.0
     faults = [fault for at in times for fault in switched_off(8, at, 12.0)]
@@ -247,7 +248,8 @@ def test_a_network_that_is_down_again_and_again_does_not_use_the_losses_up(least
     assert [len(claim.members) for claim in run.disk.claims.values()] == [8, 8, 8, 8]
 
 
-@pytest.mark.parametrize(("delay_s", "losses"), [(0.12, 1), pytest.param(0.2, 2, marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize(("delay_s", "losses"), [(0.12, 1), (0.2, 2)])
 def test_a_head_whose_answer_takes_longer_than_a_search_waits_at_first_is_joined(delay_s: float, losses: int) -> None:
     """Else each search gives up just after its join was counted: the node is lost again, and all restart for it.
 

@@ -207,6 +207,7 @@ def test_a_spare_that_gathers_does_not_leave_for_a_later_one_that_another_spare_
     assert (run.disk.claims[2].head, the_result(run).reason) == ("node3", "succeeded")
 
 
+@pytest.mark.long
 def test_a_spare_that_is_told_who_gathers_asks_that_one_next() -> None:
     """node5 gathers. The others have only lost the sound of their head: node2 finds it, and names it to node3."""
     run = the_run_where_nodes_are_cut_off(4, (0, 2, 17.0, 100.0), (0, 3, 19.0, 100.0), (0, 4, 19.9, 100.0))

@@ -92,6 +92,7 @@ def test_a_first_head_that_has_a_role_of_its_own_is_not_relieved_while_it_waits_
     assert [allocation.node for allocation in run.disk.allocations] == ["node0"]
 
 
+@pytest.mark.long
 def test_nodes_none_of_which_is_among_the_first_of_the_job_go_on_without_a_head_that_they_cannot_reach() -> None:
     role = Role(name="trainer", restart="restart_all", nodes_min=17, nodes_max=33, workers=(1,), work_s=5.0)
     rack = Fault(what="partition", side=tuple(range(16)), lasts_s=FOR_EVER_S)
