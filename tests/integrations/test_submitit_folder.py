@@ -6,8 +6,11 @@ import os
 from pathlib import Path
 
 import pytest
+from submitit.core import utils
 
 from hpc_elastic.integrations.submitit.executor import runs_folder
+from hpc_elastic.integrations.submitit.paths import link_run, run_link
+from hpc_elastic.rundir.layout import RunLayout
 
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a folder to somebody else")
 
@@ -29,3 +32,36 @@ def test_runs_are_in_the_log_folder_if_somebody_else_made_the_one_beside_it(tmp_
     beside.mkdir()
     os.chown(beside, 65534, -1)
     assert runs_folder(tmp_path / "log") == tmp_path / "log" / "hpc-elastic-runs"
+
+
+def test_runs_are_beside_the_folder_that_a_log_folder_leads_to(tmp_path: Path) -> None:
+    (tmp_path / "scratch" / "exp").mkdir(parents=True)
+    (tmp_path / "log").symlink_to("scratch/exp")
+    assert runs_folder(tmp_path / "log") == tmp_path / "scratch" / "exp.hpc-elastic-runs"
+
+
+@pytest.mark.parametrize("runs", ["log.hpc-elastic-runs", "scratch/exp.hpc-elastic-runs"])
+@pytest.mark.parametrize("folder", ["log", "log/%j"])
+def test_a_job_is_found_again_if_its_log_folder_is_a_link(tmp_path: Path, runs: str, folder: str) -> None:
+    (tmp_path / "scratch" / "exp").mkdir(parents=True)
+    (tmp_path / "log").symlink_to("scratch/exp")
+    run = _make_run(tmp_path / runs / "run")
+    paths = utils.JobPaths(tmp_path / folder, job_id="1234")
+    link_run(paths, RunLayout(str(run)), f"{run}.pkl")
+    assert run_link(paths).samefile(run)
+    assert paths.submitted_pickle.read_text() == "run"
+
+
+def test_a_job_takes_the_place_of_an_earlier_one_of_its_id(tmp_path: Path) -> None:
+    paths = utils.JobPaths(tmp_path / "log", job_id="1234")
+    for name in ("first", "second"):
+        run = _make_run(tmp_path / "log.hpc-elastic-runs" / name)
+        link_run(paths, RunLayout(str(run)), f"{run}.pkl")
+    assert run_link(paths).resolve().name == paths.submitted_pickle.read_text() == "second"
+    assert len(os.listdir(tmp_path / "log")) == 2
+
+
+def _make_run(directory: Path) -> Path:
+    directory.mkdir(parents=True)
+    Path(f"{directory}.pkl").write_text(directory.name)
+    return directory

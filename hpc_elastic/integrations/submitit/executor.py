@@ -188,10 +188,10 @@ class HpcElasticExecutor(core.Executor):
 def runs_folder(folder: Path) -> Path:
     """Return the folder for the runs of a log folder: beside it, as users list the log folder and delete its files.
 
-    It is inside the log folder if nothing can be created beside it, or if that folder belongs to another user: files
-    in it are executed.
+    Beside a link it would be on the file system that the link leads away from. It is inside the log folder if nothing
+    can be created beside it, or if that folder belongs to another user: files in it are executed.
     """
-    place = folder.absolute()
+    place = folder.resolve() if folder.is_symlink() else folder.absolute()
     beside = place.parent / f"{place.name}.{RUNS}"
     is_ours = beside.stat().st_uid == os.geteuid() if beside.exists() else os.access(place.parent, os.W_OK)
     return beside if is_ours else folder / RUNS

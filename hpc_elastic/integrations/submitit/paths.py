@@ -65,7 +65,14 @@ def run_link(paths: utils.JobPaths) -> Path:
 
 
 def link_run(paths: utils.JobPaths, layout: RunLayout, pickle: str) -> None:
-    """Make the links by which a job is found again from its folder and its id."""
+    """Make the links by which a job is found again from its folder and its id.
+
+    They take the place of those of an earlier job of the same id, on another cluster or from before Slurm's ids began
+    anew.
+    """
     paths.folder.mkdir(parents=True, exist_ok=True)
+    folder = os.path.realpath(paths.folder)  # where `..` in a link leads to, also if the folder itself is a link
     for link, target in ((paths.submitted_pickle, pickle), (run_link(paths), layout.root)):
-        link.symlink_to(os.path.relpath(target, paths.folder))
+        new = link.with_name(f".{link.name}.{os.getpid()}")
+        new.symlink_to(os.path.relpath(os.path.realpath(target), folder))
+        new.replace(link)
