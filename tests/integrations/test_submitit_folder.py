@@ -1,14 +1,15 @@
-"""Where the runs of submitit's log folder are."""
+"""Where the runs of submitit's log folder are, how they are found again, and how they are planned."""
 
 from __future__ import annotations
 
 import os
 from pathlib import Path
 
+import jinja2
 import pytest
 from submitit.core import utils
 
-from hpc_elastic.integrations.submitit.executor import runs_folder
+from hpc_elastic.integrations.submitit.executor import HpcElasticExecutor, runs_folder
 from hpc_elastic.integrations.submitit.paths import link_run, run_link
 from hpc_elastic.rundir.layout import RunLayout
 
@@ -65,3 +66,24 @@ def _make_run(directory: Path) -> Path:
     directory.mkdir(parents=True)
     Path(f"{directory}.pkl").write_text(directory.name)
     return directory
+
+
+def test_runs_of_an_array_share_the_template_that_was_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    executor = HpcElasticExecutor(tmp_path / "log", max_pickle_size_gb=0)
+    executor.update_parameters(site="local")
+    parsed: list[str] = []
+    parse = jinja2.Environment.parse
+
+    def parse_and_count(self: jinja2.Environment, source: str) -> jinja2.nodes.Template:
+        parsed.append(source)
+        return parse(self, source)
+
+    monkeypatch.setattr(jinja2.Environment, "parse", parse_and_count)
+    counts = []
+    for size in (1, 9):
+        parsed.clear()
+        with pytest.raises(RuntimeError, match="max_pickle_size_gb"):  # by then all of them are planned
+            executor.submit_array([list] * size)
+        counts.append(len(parsed))
+    assert counts[0] == counts[1] > 0

@@ -36,6 +36,7 @@ from hpc_elastic.rundir.layout import RunLayout
 
 if TYPE_CHECKING:
     from hpc_elastic.api.prepare import PreparedRun
+    from hpc_elastic.render.template import Templates
     from hpc_elastic.rundir.submissions import Submission
 
 DEFAULT_SIGNAL_DELAY_S = 90  # of submitit's Slurm executor
@@ -97,7 +98,10 @@ class HpcElasticExecutor(core.Executor):
         self, delayed_submissions: Sequence[utils.DelayedSubmission]
     ) -> list[core.Job[Any]]:
         """Submit one run, or several as one array; if that fails, no pickle remains."""
-        runs = [self._plan(run_dir) for run_dir in self._run_directories(len(delayed_submissions))]
+        from hpc_elastic.render.template import Templates
+
+        templates = Templates(os.getcwd())  # to check them takes ten times as long as all else of a run
+        runs = [self._plan(run_dir, templates) for run_dir in self._run_directories(len(delayed_submissions))]
         with contextlib.ExitStack() as unless_submitted:
             for run, delayed in zip(runs, delayed_submissions, strict=True):
                 unless_submitted.callback(_remove, _pickle_of(run.plan.run_dir))
@@ -113,12 +117,15 @@ class HpcElasticExecutor(core.Executor):
         root = runs_folder(utils.JobPaths.get_first_id_independent_folder(self.folder)) / identity
         return [str(root)] if count == 1 else [str(root / str(task)) for task in range(count)]
 
-    def _plan(self, run_dir: str) -> PreparedRun:
-        from hpc_elastic.api.prepare import JobSource, prepare_run
+    def _plan(self, run_dir: str, templates: Templates) -> PreparedRun:
+        from hpc_elastic.api.prepare import JobSource, find_site_of, new_identity, plan_run, read_job
 
         text = self._job_text(self.parameters, pickle=_pickle_of(run_dir))
         source = JobSource(text=text, file="", directory=os.getcwd())
-        return _without_limit(prepare_run(source, site_name=self._site(), run_dir=run_dir))
+        job, now = read_job(source), time.time()
+        site, run = find_site_of(source, job, self._site()), new_identity(job, now)
+        planned = plan_run(source, job, site, run=run, run_dir=run_dir, now=now, templates=templates)
+        return _without_limit(planned, templates)
 
     def _submit(self, runs: Sequence[PreparedRun]) -> Sequence[Submission]:
         from hpc_elastic.api.array import submit_array
@@ -197,7 +204,7 @@ def runs_folder(folder: Path) -> Path:
     return beside if is_ours else folder / RUNS
 
 
-def _without_limit(run: PreparedRun) -> PreparedRun:
+def _without_limit(run: PreparedRun, templates: Templates) -> PreparedRun:
     """Return a local run with a script that has no time limit: there, the limit is for each start of the function.
 
     Slurm would requeue the job, and the limit would begin again; here the workers start again in the same job.
@@ -205,10 +212,9 @@ def _without_limit(run: PreparedRun) -> PreparedRun:
     if run.plan.scheduler != "local" or run.plan.time_s is None:
         return run
     from hpc_elastic.render.script import render_script
-    from hpc_elastic.render.template import Templates
 
-    template = Templates(run.source.directory).load(run.plan.template)
-    return replace(run, script=render_script(replace(run.plan, time_s=None), *template))
+    script = render_script(replace(run.plan, time_s=None), *templates.load(run.plan.template))
+    return replace(run, script=script)
 
 
 def _pickle_of(run_dir: str) -> str:
