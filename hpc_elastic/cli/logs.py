@@ -52,7 +52,7 @@ def make_parser() -> VerbParser:
         help="the lines that logs.duplicate_..._filters chose in an attempt, of all nodes or of --node",
     )
     parser.add_argument("--script", action="store_true", help="the batch script's output, instead of a rank")
-    parser.add_argument("--follow", action="store_true", help="go on until the run is over, across attempts")
+    parser.add_argument("-f", "--follow", action="store_true", help="go on until the run is over, across attempts")
     return parser
 
 

@@ -280,7 +280,7 @@ def test_follow_goes_on_to_the_next_attempt_until_the_run_is_over(run: RunBuilde
 
 def test_follow_of_one_attempt_ends_with_it(run: RunBuilder, capfd: pytest.CaptureFixture[str]) -> None:
     run.end()
-    assert logs(run, "--follow", "--attempt", "1") == 0
+    assert logs(run, "-f", "--attempt", "1") == 0
     assert capfd.readouterr().out == "first\n"
 
 
