@@ -21,6 +21,7 @@ from hpc_elastic.rundir.layout import ArrayLayout, RunLayout
 from hpc_elastic.units import parse_duration
 
 _SINCE = "30d"
+_SHOWN_OF_A_RUN = 3  # one that restarts a thousand times would fill the terminal; --json has all
 _LONGEST_RUN_S = 30 * 86400.0  # a run that was submitted so long before may have failed since
 
 
@@ -95,8 +96,17 @@ def _runs_of(entry: IndexEntry) -> Iterator[tuple[str, RunLayout]]:
 def _describe(blamed: BlamedNode, width: int) -> Iterator[str]:
     times = len(blamed.incidents)
     yield f"{printable_line(blamed.node)} [{blamed.problem.value}] {times} {'time' if times == 1 else 'times'}"
+    by_run: dict[str, list[Incident]] = {}
     for incident in blamed.incidents:
-        when = datetime.fromtimestamp(incident.time).strftime("%Y-%m-%d %H:%M") if incident.time else "?"
-        attempt = f"attempt {incident.attempt}" if incident.attempt else "before its first attempt"
-        what = f"{when} {incident.run} {attempt}: {incident.line}"
-        yield from wrap(printable_line(what), width, "  ")
+        by_run.setdefault(incident.run, []).append(incident)
+    for run, incidents in by_run.items():
+        for incident in incidents[:_SHOWN_OF_A_RUN]:
+            attempt = f"attempt {incident.attempt}" if incident.attempt else "before its first attempt"
+            yield from wrap(printable_line(f"{_when(incident)} {run} {attempt}: {incident.line}"), width, "  ")
+        if left_out := incidents[_SHOWN_OF_A_RUN:]:
+            what = f"{_when(left_out[-1])} {run}: since then {len(left_out)} more"
+            yield from wrap(printable_line(what), width, "  ")
+
+
+def _when(incident: Incident) -> str:
+    return datetime.fromtimestamp(incident.time).strftime("%Y-%m-%d %H:%M") if incident.time else "?"

@@ -79,6 +79,23 @@ def test_claims_and_results_of_all_runs_name_their_nodes(tmp_path: Path, capsys:
     assert "digits-1 attempt 1: rank 5 on node7 failed: cuda_hardware" in " ".join(map(str.strip, lines))
 
 
+def test_a_run_that_failed_often_shows_its_latest_failures_and_the_number_of_the_others(
+    tmp_path: Path, capsys: Capture
+) -> None:
+    run = a_run(tmp_path, 1, ago_s=9000.0).allocate()
+    run.open_attempt(1)
+    for number in range(2, 102):
+        run.open_attempt(number, root_cause=a_cause("node7", "exception", ago_s=8000.0 - number))
+    assert main(["nodes"]) == 0
+    heading, *lines = capsys.readouterr().out.splitlines()
+    assert heading == "node7 [user_problem] 100 times"
+    assert [" ".join(line.split()[2:]) for line in lines[:3]] == [
+        "digits-1 attempt 1: rank 5 on node7 failed: exception"
+    ] * 3
+    assert [" ".join(line.split()[2:]) for line in lines[3:]] == ["digits-1: since then 97 more"]
+    assert len(nodes(capsys)[0][2]) == 100
+
+
 def test_what_is_longer_ago_is_left_out(tmp_path: Path, capsys: Capture) -> None:
     run = a_run(tmp_path, 1, ago_s=20 * 86400.0).allocate()
     run.open_attempt(1)
