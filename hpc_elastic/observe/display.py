@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, TextIO
 
@@ -39,12 +39,12 @@ class PlainDisplay:
         """Show a line that rank 0 wrote."""
         print(line, file=self._output, flush=True)
 
-    def show(self, snapshot: Snapshot) -> None:
-        """Do nothing: changes of the state were printed as lines."""
+    def show(self, snapshot: Snapshot, unfinished: Sequence[str] = ()) -> None:
+        """Do nothing: changes of the state were printed as lines, and a line is printed when it has its end."""
 
 
 class LiveDisplay:
-    """Prints lines, and below them a live line: state, time, attempt, world, restarts."""
+    """Prints lines, and below them a live line: state, time, attempt, world, restarts; above that, progress bars."""
 
     def __init__(self, console: Console, live: Live) -> None:
         self._console = console
@@ -63,11 +63,20 @@ class LiveDisplay:
 
         self._console.print(Text.from_ansi(printable_output(line)), soft_wrap=True)
 
-    def show(self, snapshot: Snapshot) -> None:
-        """Update the live line."""
+    def show(self, snapshot: Snapshot, unfinished: Sequence[str] = ()) -> None:
+        """Update the live line, and above it what rank 0 has written of lines that have no end yet."""
+        from rich.console import Group
         from rich.spinner import Spinner
 
-        self._live.update(Spinner("line", text=self._line(snapshot)))
+        bars = [self._fit(line) for line in unfinished]
+        self._live.update(Group(*bars, Spinner("line", text=self._line(snapshot))))
+
+    def _fit(self, line: str) -> Text:
+        from rich.text import Text
+
+        text = Text.from_ansi(printable_output(line))
+        text.truncate(self._console.width - 1, overflow="ellipsis")
+        return text
 
     def _line(self, snapshot: Snapshot) -> Text:
         from rich.text import Text
@@ -105,9 +114,9 @@ class TerminalDisplay:
         else:
             self._live.output(line)
 
-    def show(self, snapshot: Snapshot) -> None:
+    def show(self, snapshot: Snapshot, unfinished: Sequence[str] = ()) -> None:
         """Update the live line, also while it cannot be seen."""
-        self._live.show(snapshot)
+        self._live.show(snapshot, unfinished)
 
 
 class _Foreground(io.TextIOBase):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Protocol
 
 from hpc_elastic.observe.facts import AttemptFacts, attempt_of_rank
@@ -22,8 +22,8 @@ class Display(Protocol):
     def output(self, line: str) -> None:
         """Show a line that rank 0 wrote."""
 
-    def show(self, snapshot: Snapshot) -> None:
-        """Show the state of the run now."""
+    def show(self, snapshot: Snapshot, unfinished: Sequence[str] = ()) -> None:
+        """Show the state of the run now, and what rank 0 has written of lines that have no end yet."""
 
 
 def follow(
@@ -73,7 +73,7 @@ class _Follower:
                     break  # the roster follows its claim at once; with it the line says more
                 self._open(attempt, snapshot)
         self._drain(is_last=False)
-        self._display.show(snapshot)
+        self._display.show(snapshot, self._tail.unfinished() if self._tail is not None else ())
         self._snapshot = snapshot
 
     def finish(self, snapshot: Snapshot) -> None:

@@ -9,6 +9,7 @@ from hpc_elastic.observe.rank_output import CHUNK_BYTES, OutputReader, open_outp
 from hpc_elastic.rundir.layout import RunLayout
 
 LONGEST_LINE = 1 << 20  # a longer one is shown in pieces, so that memory does not grow with it
+_MOST_UNFINISHED = 4096  # of a line without an end; more fits in no line of a terminal
 
 
 class Tail:
@@ -55,6 +56,11 @@ class Tail:
             self._partial.clear()
             yield _shown(last)
 
+    @property
+    def unfinished(self) -> str:
+        """What a terminal would show of the line that has no end yet: the present state of a progress bar, say."""
+        return _shown(bytes(self._partial[:_MOST_UNFINISHED]))
+
     def _extend(self, more: bytes) -> None:
         """Add to the incomplete line, and drop what a progress bar has overwritten: it may go on for days."""
         shown = more.rstrip(b"\r")
@@ -88,6 +94,10 @@ class RankTail:
         """Yield the new lines of both files; those of standard output come first."""
         yield from self.stdout.lines(is_last=is_last)
         yield from self.stderr.lines(is_last=is_last)
+
+    def unfinished(self) -> list[str]:
+        """Return what there is of lines without an end, as far as `lines` has come."""
+        return [line for line in (self.stdout.unfinished, self.stderr.unfinished) if line]
 
 
 def _shown(line: bytes) -> str:

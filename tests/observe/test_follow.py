@@ -10,7 +10,7 @@ import select
 import subprocess
 import sys
 import tracemalloc
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -35,6 +35,7 @@ class Recorder:
 
     def __init__(self) -> None:
         self.lines: list[str] = []
+        self.unfinished: list[list[str]] = []
 
     def say(self, line: str) -> None:
         self.lines.append(f"> {line}")
@@ -42,8 +43,9 @@ class Recorder:
     def output(self, line: str) -> None:
         self.lines.append(line)
 
-    def show(self, snapshot: Snapshot) -> None:
-        pass
+    def show(self, snapshot: Snapshot, unfinished: Sequence[str] = ()) -> None:
+        del snapshot
+        self.unfinished.append(list(unfinished))
 
 
 def restarted_run(root: Path) -> Iterator[tuple[RunBuilder, Snapshot]]:
@@ -124,6 +126,23 @@ def test_follow_tells_a_restarted_run_in_order(tmp_path: Path) -> None:
         "> SUCCEEDED: every rank exited 0",
         "> see: hpc-elastic logs 42",
     ]
+
+
+def test_follow_shows_a_progress_bar_before_its_line_has_an_end(tmp_path: Path) -> None:
+    run = RunBuilder(tmp_path / "run").submit().allocate().open_attempt(1)
+    display = Recorder()
+
+    def all_snapshots() -> Iterator[Snapshot]:
+        for output, errors in (("loading ", "\r 1%|"), ("data\n", "\r 50%|#"), ("", "\r 99%|##\r100%|##\n")):
+            run.write_rank(1, 0, output, errors)
+            yield take_snapshot(run.layout, TellingScheduler(JobState.RUNNING))
+        run.write_rank(1, 0, "x" * 100_000).end()
+        yield take_snapshot(run.layout, None)
+
+    follow(run.layout, all_snapshots(), display)
+    assert display.unfinished[:3] == [["loading ", " 1%|"], [" 50%|#"], []]
+    assert len(display.unfinished[3][0]) < 10_000
+    assert [line for line in display.lines if not line.startswith(">")] == ["loading data", "100%|##", "x" * 100_000]
 
 
 def test_end_of_a_failed_run_names_the_first_failed_rank(tmp_path: Path) -> None:
@@ -208,6 +227,21 @@ def test_live_display_keeps_its_line_to_the_width(tmp_path: Path) -> None:
     assert "[bold]not markup[/]" in plain
     assert "\x07" not in plain
     assert "- RUNNING  0:00:00  attempt 1  4 worker…" in plain
+
+
+def test_live_display_has_a_progress_bar_above_its_line_as_wide_as_the_terminal(tmp_path: Path) -> None:
+    from rich.live import Live
+
+    run = RunBuilder(tmp_path / "run").submit().allocate().open_attempt(1)
+    stream = io.StringIO()
+    console = Console(file=stream, width=40, force_terminal=True, no_color=True, legacy_windows=False)
+    with Live(console=console, auto_refresh=False) as live:
+        snapshot = take_snapshot(run.layout, TellingScheduler(JobState.RUNNING))
+        LiveDisplay(console, live).show(snapshot, [" 50%|" + "#" * 100, "\x1b[2J[b]"])
+        live.refresh()
+    plain = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", stream.getvalue())
+    assert plain.split("\n")[:2] == [" 50%|" + "#" * 33 + "…", "\\x1b[2J[b]"]
+    assert "- RUNNING" in plain.split("\n")[2]
 
 
 def test_plain_display_is_chosen_if_there_is_no_terminal() -> None:
