@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from hpc_elastic.cli.arguments import VerbParser, add_job_file, add_planning
 from hpc_elastic.observe.narrate import count
+from hpc_elastic.printable import printable_line
 
 if TYPE_CHECKING:
     from hpc_elastic.api.prepare import PreparedRun
@@ -139,7 +140,7 @@ def _describe_roles(plan: LaunchPlan) -> Iterator[tuple[str, str]]:
 
 def _restarted(role: RolePlan, indent: str = "") -> Iterator[tuple[str, str]]:
     if role.entrypoint.restart_args:
-        yield f"{indent}if restarted", f"with {shlex.join(role.entrypoint.restart_args)} behind that"
+        yield f"{indent}if restarted", f"with {_joined(role.entrypoint.restart_args)} behind that"
 
 
 def _health(plan: LaunchPlan) -> str:
@@ -190,4 +191,9 @@ def _command(plan: LaunchPlan, role: RolePlan) -> str:
     entrypoint = role.entrypoint
     prefix = "-m " if entrypoint.kind == "module" else ""
     interpreter = "" if entrypoint.kind == "command" else f"{plan.python} "
-    return f"{interpreter}{prefix}{shlex.join((entrypoint.target, *entrypoint.args))}"
+    return f"{interpreter}{prefix}{_joined((entrypoint.target, *entrypoint.args))}"
+
+
+def _joined(words: Sequence[str]) -> str:
+    """Return words as a shell takes them, in one line: a line break in an argument is an escape."""
+    return printable_line(shlex.join(words))

@@ -100,13 +100,18 @@ def _no_option(text: str) -> str:
     return _path(text)
 
 
-def _with_references(text: str) -> str:
+def _with_references(text: str, *, allowed: str = "") -> str:
     check_references(text)
-    size = len(check_line(text).encode())
+    size = len(check_line(text, allowed=allowed).encode())
     if size > MOST_TEXT_BYTES:
         advice = "Linux starts no program with a longer text: write it to a file, and give its path"
         raise ValueError(f"expected at most {MOST_TEXT_BYTES} bytes, found {size}; {advice}")
     return text
+
+
+def _argument(text: str) -> str:
+    """Return an argument, which may be a prompt or a JSON text of many lines: it is in no script, and in no log."""
+    return _with_references(text, allowed="\n\t")
 
 
 def _mount(text: str) -> str:
@@ -264,7 +269,7 @@ Program = Annotated[StrictStr, AfterValidator(_no_option), WithJsonSchema(_SCALA
 ModuleName = Annotated[StrictStr, AfterValidator(_module), WithJsonSchema({"type": "string"})]
 NodePath = Annotated[StrictStr, AfterValidator(_with_references), AfterValidator(_path), WithJsonSchema(_SCALAR)]
 Mount = Annotated[StrictStr, AfterValidator(_mount), WithJsonSchema(_SCALAR)]
-Argument = Annotated[StrictStr, AfterValidator(_with_references), WithJsonSchema(_SCALAR_OR_NULL)]
+Argument = Annotated[StrictStr, AfterValidator(_argument), WithJsonSchema(_SCALAR_OR_NULL)]
 ShellLine = Annotated[StrictStr, AfterValidator(_shell_line), WithJsonSchema(_SCALAR)]
 Name = Annotated[StrictStr, AfterValidator(check_name), WithJsonSchema({**_SCALAR, "pattern": f"^{_NAME.pattern}$"})]
 RunName = Annotated[StrictStr, AfterValidator(_run_name), WithJsonSchema({**_SCALAR, "pattern": RUN_NAME_PATTERN})]

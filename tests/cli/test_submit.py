@@ -432,6 +432,12 @@ def test_check_says_that_a_lost_node_ends_a_run_that_nothing_starts_again(
     assert "  node losses    the first one ends the run\n" in capsys.readouterr().out
 
 
+def test_check_shows_an_argument_of_many_lines_in_one(workplace: Path, fake_slurm: FakeSlurm, capsys: Capture) -> None:
+    arguments = r'entrypoint.args=["Be brief.\n", "\t"]'
+    assert main(["check", "job.yaml", "--set", "python=/py", "--set", arguments, *SITE]) == 0
+    assert "  runs           /py train.py 'Be brief.\\n' '\\t'\n" in capsys.readouterr().out
+
+
 def test_check_says_which_role_runs_what_on_how_many_nodes(
     workplace: Path, fake_slurm: FakeSlurm, capsys: Capture
 ) -> None:

@@ -49,6 +49,12 @@ def test_a_module_runs_from_the_working_directory(door: Door) -> None:
     assert run.stdout(1, 3) == "3 1 1 4 2\n['--name', 'two words', '-x']\n"
 
 
+def test_arguments_may_have_many_lines(door: Door) -> None:
+    door.write("who.py", WHO)
+    run = submit(door, r'{script: who.py, args: ["Be brief.\n\n- a:\t\"b\"\n", "\n"]}', nodes=1)
+    assert run.stdout(1, 0).splitlines()[1] == repr(['Be brief.\n\n- a:\t"b"\n', "\n"])
+
+
 @pytest.mark.variant(of="test_nodes_have_ranks_in_their_order_with_different_numbers_of_workers")
 def test_nodes_may_have_different_numbers_of_workers(door: Door) -> None:
     door.write("who.py", WHO)
