@@ -20,6 +20,7 @@ from contextlib import contextmanager
 from hpc_elastic.api.requests import ask_to_stop
 from hpc_elastic.cli.step_wait import StepWait
 from hpc_elastic.errors import SchedulerError
+from hpc_elastic.job_ids import ARRAY_MARK
 from hpc_elastic.plan.launch_plan import LaunchPlan
 from hpc_elastic.rundir import store
 from hpc_elastic.rundir.layout import RunLayout
@@ -106,7 +107,7 @@ class ForegroundScheduler:
 
 def script_environment(environ: Mapping[str, str], *, is_in_allocation: bool) -> dict[str, str]:
     """Return the script's environment: no other job's identity, but inside an allocation that of this job."""
-    ours = {name: value for name, value in environ.items() if is_in_allocation and name.startswith(PREFIX)}
+    ours = {name: environ[name] for name in environ if is_in_allocation and name.startswith((PREFIX, ARRAY_MARK))}
     return scrub_environment(environ) | ours
 
 

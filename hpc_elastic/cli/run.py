@@ -22,6 +22,7 @@ from hpc_elastic.cli.torchrun_options import (
 )
 from hpc_elastic.errors import AllocationError, UsageError
 from hpc_elastic.scheduler.slurm.allocated import count_nodes, count_parts
+from hpc_elastic.scheduler.slurm.identity import mark_array_task
 from hpc_elastic.scheduler.slurm.step import count_tasks, find_job_id
 from hpc_elastic.shipped import PACKAGE_DIRECTORY
 
@@ -93,6 +94,7 @@ def prepare(argv: Sequence[str]) -> tuple[PreparedRun, str | None]:
 
     if ignored := ignored_variables(os.environ, parser):
         warn(f"torchrun's variables are not read, give the options instead: {', '.join(ignored)}")
+    mark_array_task(os.environ)
     allocation = find_allocation(os.environ)
     is_job_file = kind == "script" and not arguments.run_path and arguments.target.endswith((".yaml", ".yml"))
     if is_job_file and arguments.arguments:

@@ -114,6 +114,22 @@ def test_run_replaces_the_srun_line_of_an_old_script(slurm_door: Door, slurm: Cl
     assert run.read(run.layout.allocation(1))["job_id"] == job_id
 
 
+def test_runs_of_an_old_script_that_is_an_array_have_its_tasks_ids(slurm_door: Door, slurm: Cluster) -> None:
+    slurm_door.write("train.py", WHO)
+    line = command_line(slurm_door, "run", "--nodes", "1", "--workers-per-node", "1", "train.py", "task")
+    write_old_script(slurm_door, f"{line} $SLURM_ARRAY_TASK_ID")
+    done = slurm.run(
+        *("sbatch", "--parsable", "--array=0-1", "--nodes=1", "--output=old.%a", "old.sh"),
+        environment=slurm_door.environ,
+        cwd=slurm_door.folder,
+    )
+    for task in (0, 1):
+        job_id = f"{done.stdout.strip()}_{task}"
+        slurm.wait_for_job(job_id, "COMPLETED")
+        found = slurm_door.run("logs", job_id).stdout
+        assert found == f"0 1 ['task', '{task}']\n", (slurm_door.folder / f"old.{task}").read_text()
+
+
 @pytest.mark.mirrored
 def test_scancel_of_an_old_script_cancels_its_run(slurm_door: Door, slurm: Cluster) -> None:
     slurm_door.write("train.py", DIES)

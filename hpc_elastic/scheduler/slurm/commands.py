@@ -155,6 +155,11 @@ def squeue_identity_command(job_id: str) -> list[str]:
     return ["squeue", "--noheader", "--all", "--states=all", f"--jobs={job_id}", f"--Format={fields}"]
 
 
+def task_number_command(task_id: str) -> list[str]:
+    """Build the squeue command that asks the controller for the own job number of an array's task."""
+    return ["squeue", "--noheader", "--all", "--states=all", f"--jobs={task_id}", "--format=%A"]
+
+
 def sacct_identity_command(job_id: str) -> list[str]:
     """Build the sacct command that asks accounting for the name and the working directory of a job."""
     return [

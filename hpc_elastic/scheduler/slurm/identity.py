@@ -1,4 +1,4 @@
-"""Finds out whether the job that a Slurm knows by an id is a run's, or another cluster's job with the same number.
+"""Finds out whether the job that a Slurm knows by an id is a run's, and whether this script's job is an array's task.
 
 Clusters that share a file system number their jobs for themselves. A login node of another cluster sees the run's
 directory, and its own Slurm, or its accounting of years, may know another job by that id.
@@ -6,16 +6,18 @@ directory, and its own Slurm, or its accounting of years, may know another job b
 
 from __future__ import annotations
 
+import contextlib
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, MutableMapping, Sequence
 from functools import lru_cache
 from typing import Any
 
 from hpc_elastic.errors import SchedulerError
-from hpc_elastic.job_ids import split_task_id
+from hpc_elastic.job_ids import ARRAY_MARK, array_task_id, split_task_id
 from hpc_elastic.scheduler.slurm import commands
 from hpc_elastic.scheduler.slurm.output import is_job_id
 from hpc_elastic.scheduler.slurm.runner import Runner, run_command
+from hpc_elastic.scheduler.slurm.step import find_job_number
 
 _ANSWERS_S = 4.0
 
@@ -69,6 +71,22 @@ def describe_job(job_id: str, cluster: str = "", *, run: Runner = run_command) -
         if not told.returncode and (found := _parse(told.stdout.splitlines())):
             return found
     return None
+
+
+def mark_array_task(environ: MutableMapping[str, str], *, run: Runner = run_command) -> None:
+    """Set the mark of an array's task, by which `find_job_id` knows it, if this script's job is one by Slurm's word.
+
+    A job that was submitted inside of a task has the task's variables too, and so only Slurm can tell. Without its
+    answer the job keeps its own number for an id, which is as good for all but people.
+    """
+    own, array, task = find_job_number(environ), environ.get("SLURM_ARRAY_JOB_ID"), environ.get("SLURM_ARRAY_TASK_ID")
+    if not (own and array and task and task.isdecimal()) or own in (array, environ.get(ARRAY_MARK)):
+        return
+    command = commands.task_number_command(array_task_id(array, int(task)))
+    with contextlib.suppress(SchedulerError):
+        told = run(command, environ=commands.query_environment(environ), timeout_s=_ANSWERS_S)
+        if not told.returncode and told.stdout.split() == [own]:
+            environ[ARRAY_MARK] = own
 
 
 def _parse(lines: Sequence[str]) -> tuple[str, str] | None:

@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from hpc_elastic.errors import SchedulerError
-from hpc_elastic.scheduler.slurm.identity import describe_job, is_anothers_job
+from hpc_elastic.scheduler.slurm.identity import describe_job, is_anothers_job, mark_array_task
 from hpc_elastic.scheduler.slurm.output import CommandOutput
+from hpc_elastic.scheduler.slurm.step import find_job_id
 from tests.slurm_sandbox.cluster import Cluster
 
 RUN = "/scratch/runs/digits-1"
@@ -87,3 +88,28 @@ def test_slurm_tells_the_name_and_the_directory_of_a_job_and_of_a_task(slurm: Cl
         assert describe_job(job_id) == ("digits", str(tmp_path))
         slurm.run("scancel", job_id)
         assert describe_job(job_id) == ("digits", str(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("own", "told", "job_id"),
+    [
+        ("58", "58\n", "56_1"),
+        ("70", "58\n", "70"),  # submitted inside of the task, whose variables it has
+        ("58", "", "58"),
+        ("58", None, "58"),
+        ("58", "silent", "58"),
+        ("56", "silent", "56_1"),  # has the array's own number, and is the task for certain
+    ],
+)
+def test_slurm_is_asked_whether_a_job_is_the_task_that_its_variables_name(
+    own: str, told: str | None, job_id: str
+) -> None:
+    environ = {"SLURM_JOB_ID": own, "SLURM_ARRAY_JOB_ID": "56", "SLURM_ARRAY_TASK_ID": "1"}
+    mark_array_task(environ, run=Telling(told, None))
+    assert find_job_id(environ) == job_id
+
+
+def test_slurm_is_not_asked_of_a_job_without_an_arrays_variables() -> None:
+    environ = {"SLURM_JOB_ID": "58"}
+    mark_array_task(environ, run=Telling("58\n", None))
+    assert environ == {"SLURM_JOB_ID": "58"}
