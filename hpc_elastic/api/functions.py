@@ -13,10 +13,9 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from hpc_elastic.errors import UsageError
-from hpc_elastic.rundir.function_file import FunctionHeader, dump_function
+from hpc_elastic.rundir.function_file import FunctionHeader, dump_function, has_bytecode
 
 _SPAWNED_MAIN = "__mp_main__"  # the script, in a process that multiprocessing starts with spawn or forkserver
-_BY_VALUE = b"_make_function"  # what cloudpickle calls to make a function of bytecode
 
 
 def function_name(function: Callable[..., Any]) -> str:
@@ -49,7 +48,7 @@ def pickle_function(function: Callable[..., Any], arguments: Sequence[Any]) -> b
     header = FunctionHeader(
         function=function_name(function),
         python=platform.python_version(),
-        is_by_value=_BY_VALUE in pickled,
+        is_by_value=has_bytecode(pickled),
         packages=_packages(pickled),
         path=tuple(sys.path),
     )

@@ -14,6 +14,7 @@ from hpc_elastic.codec import DecodeError, from_json, to_json
 from hpc_elastic.errors import RunDirectoryError
 
 FORMAT_VERSION = 1
+_MAKES_BYTECODE = b"_make_function"  # what cloudpickle calls to make a function of bytecode
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,6 +32,11 @@ class FunctionHeader:
     is_by_value: bool
     packages: Mapping[str, str] = field(default_factory=dict)
     path: tuple[str, ...] = ()
+
+
+def has_bytecode(pickled: bytes) -> bool:
+    """Return whether a pickle by cloudpickle holds a function by value, and not only by the name of its module."""
+    return _MAKES_BYTECODE in pickled
 
 
 def dump_function(header: FunctionHeader, pickled: bytes) -> bytes:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import pickle
+import platform
 import signal
 import subprocess
 import sys
@@ -192,6 +193,18 @@ def wait_for_ever() -> None:
     print("waiting", flush=True)
     while True:
         signal.pause()
+
+
+def test_a_function_for_another_python_fails_with_both_versions_and_one_of_a_module_runs(
+    executor: submitit.AutoExecutor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its bytecode was a segmentation fault in Python 3.12 that came from 3.11."""
+    here = platform.python_version()
+    with monkeypatch.context() as patch:
+        patch.setattr(platform, "python_version", lambda: "3.9.1")
+        by_value, by_name = executor.submit(lambda: 1), executor.submit(os.getcwd)
+    assert f"was pickled by Python 3.9.1, and the workers' Python is {here}" in str(by_value.exception())
+    assert by_name.result() == os.getcwd()
 
 
 def test_a_job_can_be_cancelled(executor: submitit.AutoExecutor) -> None:

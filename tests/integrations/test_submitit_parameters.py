@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import platform
 import warnings
 from pathlib import Path
 from typing import Any
@@ -127,6 +128,7 @@ def test_the_job_file_is_one_whatever_the_folder_is_called(tmp_path: Path) -> No
         "PYTHONUNBUFFERED": "",
         "SUBMITIT_EXECUTOR": "hpcelastic",
         "SUBMITIT_HPCELASTIC_PICKLE": "/a$$b.pkl",
+        "SUBMITIT_HPCELASTIC_PYTHON": platform.python_version(),
         "SUBMITIT_STDERR_TO_STDOUT": "1",
     }
 

@@ -20,6 +20,7 @@ from hpc_elastic.rundir.layout import RunLayout
 
 # Variables that the executor sets for the workers, beside submitit's own SUBMITIT_EXECUTOR.
 PICKLE_VARIABLE = "SUBMITIT_HPCELASTIC_PICKLE"
+PYTHON_VARIABLE = "SUBMITIT_HPCELASTIC_PYTHON"  # the version of the one that submitted
 MERGE_VARIABLE = "SUBMITIT_STDERR_TO_STDOUT"  # of submitit's local executor, with the same meaning
 # Exit code of a worker that wants a restart where no scheduler requeues jobs, as under submitit's local executor.
 START_AGAIN = 144

@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import math
 import os
+import platform
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -24,6 +25,7 @@ from submitit.core import core, utils
 from hpc_elastic.integrations.submitit.environment import (
     MERGE_VARIABLE,
     PICKLE_VARIABLE,
+    PYTHON_VARIABLE,
     HpcElasticJobEnvironment,
 )
 from hpc_elastic.integrations.submitit.job import HpcElasticJob
@@ -178,6 +180,7 @@ class HpcElasticExecutor(core.Executor):
         if self.python is not None:
             job.setdefault("python", self.python)
         ours = {"SUBMITIT_EXECUTOR": HpcElasticJobEnvironment.name(), PICKLE_VARIABLE: _plain(pickle)}
+        ours[PYTHON_VARIABLE] = platform.python_version()
         if parameters.get("stderr_to_stdout"):
             ours[MERGE_VARIABLE] = "1"
         if (limits := _signal_times(job, parameters)) is not None:
