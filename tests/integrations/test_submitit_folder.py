@@ -9,9 +9,11 @@ import jinja2
 import pytest
 from submitit.core import utils
 
+from hpc_elastic.errors import RunDirectoryError
 from hpc_elastic.integrations.submitit.executor import HpcElasticExecutor, runs_folder
 from hpc_elastic.integrations.submitit.paths import link_run, run_link
 from hpc_elastic.rundir.layout import RunLayout
+from tests.another_user import another_user, folder_of_everybody
 
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a folder to somebody else")
 
@@ -66,6 +68,27 @@ def _make_run(directory: Path) -> Path:
     directory.mkdir(parents=True)
     Path(f"{directory}.pkl").write_text(directory.name)
     return directory
+
+
+@pytest.mark.parametrize("folder", ["log", "log/%j", "log/deeper", "gone/%j"])
+def test_nothing_is_submitted_if_the_log_folder_cannot_be_one(tmp_path: Path, folder: str) -> None:
+    (tmp_path / "log").write_text("a file")
+    (tmp_path / "gone").symlink_to("nowhere")
+    executor = HpcElasticExecutor(tmp_path / folder)
+    executor.update_parameters(site="local")
+    with pytest.raises(RunDirectoryError, match="is no directory"):
+        executor.submit(list)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["gone", "log"]
+
+
+def test_nothing_is_submitted_if_the_log_folder_is_somebody_elses() -> None:
+    with folder_of_everybody() as folder:
+        (folder / "log").mkdir(mode=0o555)
+        executor = HpcElasticExecutor(folder / "log")
+        executor.update_parameters(site="local")
+        with another_user(), pytest.raises(RunDirectoryError, match="cannot write to"):
+            executor.submit(list)
+        assert [path.name for path in folder.rglob("*")] == ["log"]
 
 
 def test_runs_of_an_array_share_the_template_that_was_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 from submitit.core import core, utils
 
+from hpc_elastic.errors import RunDirectoryError
 from hpc_elastic.integrations.submitit.environment import (
     MERGE_VARIABLE,
     PICKLE_VARIABLE,
@@ -99,9 +100,14 @@ class HpcElasticExecutor(core.Executor):
     def _internal_process_submissions(
         self, delayed_submissions: Sequence[utils.DelayedSubmission]
     ) -> list[core.Job[Any]]:
-        """Submit one run, or several as one array; if that fails, no pickle remains."""
+        """Submit one run, or several as one array; if that fails, no pickle remains.
+
+        Raises:
+            HpcElasticError: the submission cannot be made.
+        """
         from hpc_elastic.render.template import Templates
 
+        _check_folder(utils.JobPaths.get_first_id_independent_folder(self.folder))
         templates = Templates(os.getcwd())  # to check them takes ten times as long as all else of a run
         runs = [self._plan(run_dir, templates) for run_dir in self._run_directories(len(delayed_submissions))]
         with contextlib.ExitStack() as unless_submitted:
@@ -205,6 +211,19 @@ def runs_folder(folder: Path) -> Path:
     beside = place.parent / f"{place.name}.{RUNS}"
     is_ours = beside.stat().st_uid == os.geteuid() if beside.exists() else os.access(place.parent, os.W_OK)
     return beside if is_ours else folder / RUNS
+
+
+def _check_folder(folder: Path) -> None:
+    """Refuse a log folder in which no link can be made, before a job runs of which nobody would know.
+
+    Raises:
+        RunDirectoryError: it is no folder, or belongs to somebody else.
+    """
+    first = next(str(place) for place in (folder, *folder.absolute().parents) if os.path.lexists(place))
+    if not os.path.isdir(first):
+        raise RunDirectoryError(f"cannot use the folder {folder}: {first} is no directory", tip="choose another one")
+    if not os.access(first, os.W_OK | os.X_OK, effective_ids=True):
+        raise RunDirectoryError(f"cannot use the folder {folder}: cannot write to {first}", tip="choose another one")
 
 
 def _without_limit(run: PreparedRun, templates: Templates) -> PreparedRun:
