@@ -195,6 +195,18 @@ def wait_for_ever() -> None:
         signal.pause()
 
 
+def large_and_unpicklable() -> Any:
+    return [b"x" * 1_000_000, sys._getframe()]
+
+
+def test_a_value_that_cannot_be_written_leaves_nothing_of_itself(executor: submitit.AutoExecutor) -> None:
+    """A full disk stayed full of it, and so the run's own end could not be recorded."""
+    job = executor.submit(large_and_unpicklable)
+    assert "cannot pickle 'frame' object" in str(job.exception())
+    run = run_of(job).layout
+    assert [path for path in Path(run.root).rglob("*") if path.is_file() and path.stat().st_size > 500_000] == []
+
+
 def test_a_function_for_another_python_fails_with_both_versions_and_one_of_a_module_runs(
     executor: submitit.AutoExecutor, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -6,6 +6,7 @@ submitit finds the environment by the metadata of an installed package, which ar
 
 from __future__ import annotations
 
+import contextlib
 import os
 import platform
 from typing import cast
@@ -31,7 +32,23 @@ def main() -> None:
     _check_python(os.environ[PICKLE_VARIABLE], submitted_by=os.environ.get(PYTHON_VARIABLE))
     known = cast("dict[str, job_environment.JobEnvironment]", plugins.get_job_environments())  # submitit's own
     known.setdefault(HpcElasticJobEnvironment.name(), HpcElasticJobEnvironment())
-    submitit_main()
+    pid = os.getpid()
+    try:
+        submitit_main()
+    except BaseException:
+        if os.getpid() == pid:  # not a child that the function has forked
+            _remove_unfinished_result()
+        raise
+
+
+def _remove_unfinished_result() -> None:
+    """Remove what submitit (1.5.4) leaves of a value that could not be written.
+
+    It may be gigabytes, and have filled the disk on which the agents are to record this failure.
+    """
+    path = HpcElasticJobEnvironment().paths.result_pickle
+    with contextlib.suppress(OSError):
+        os.unlink(f"{path}.save_tmp")
 
 
 def _check_python(pickle: str, *, submitted_by: str | None) -> None:
