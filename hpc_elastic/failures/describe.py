@@ -24,6 +24,17 @@ _SIGNALLED = {
     FailureClass.BUS_ERROR: "memory that a file or a device no longer backs",
     FailureClass.SHARED_MEMORY_FULL: "no room in shared memory (/dev/shm)",
 }
+# Classes of which native code says more before it gives up than that it does.
+_TOLD_AT_ABORT = (
+    FailureClass.ABORTED,
+    FailureClass.CUDA_HARDWARE,
+    FailureClass.CUDA_ILLEGAL_ACCESS,
+    FailureClass.CUDA_OUT_OF_MEMORY,
+    FailureClass.CUDA_ERROR,
+    FailureClass.COLLECTIVE_TIMEOUT,
+    FailureClass.PEER_LOST,
+)
+_KILLED = re.compile(r"(?:its program was )?killed by SIG[\w+-]+(?:: )?")
 _SIGNED = 500  # characters of a message that make its signature
 _NUMBER = re.compile(r"0x[0-9a-f]+|\d+")
 _AMOUNT = re.compile(r"[\d.]+ of [\d.]+ [KMGT]iB")
@@ -84,13 +95,22 @@ def describe_failure(failure: DescribedFailure) -> str:
             detail = failure.detail or message
             return f"{rank} {words}{_after_colon(detail)}{' in use' if _AMOUNT.fullmatch(detail) else ''}"
     if failure.signal_name:
-        meaning = next((words for word, words in _SIGNALLED.items() if word.value == failure.failure_class), "")
-        return f"{rank} was killed by {failure.signal_name}{_after_colon(failure.detail or meaning)}"
+        return f"{rank} was killed by {failure.signal_name}{_after_colon(_meaning_of_signal(failure))}"
     number = f"exit code {failure.exitcode}" if failure.exitcode is not None else ""
     failed = f"{rank} failed{f' with {number}' if number else ''}"
     if message in ("", number):  # it left no message
         return f"{failed}{_after_colon(failure.detail)}"
     return f"{failed}: {message}"
+
+
+def _meaning_of_signal(failure: DescribedFailure) -> str:
+    """Return what is known beside the signal that killed a worker: what native code said, details, or its meaning."""
+    is_told = failure.failure_class in {word.value for word in _TOLD_AT_ABORT}
+    said = _KILLED.sub("", telling_line(failure.message), count=1) if is_told else ""
+    if failure.detail and failure.failure_class == FailureClass.ABORTED.value:
+        return failure.detail  # it explains what was said
+    meaning = next((words for word, words in _SIGNALLED.items() if word.value == failure.failure_class), "")
+    return "; ".join(part for part in (said, failure.detail) if part) or meaning
 
 
 def telling_line(message: str) -> str:

@@ -207,7 +207,9 @@ def _says(pattern: re.Pattern[str]) -> Callable[[WorkerEnd], str]:
 
 
 def _without_stamp(line: str) -> str:
-    return re.sub(r"^(?:\[rank\d+\]:)?(?:\[[^\]]*\] ?|what\(\): *)", "", line).strip()
+    """Return a line without the stamp of torch's log or of a C++ exception, and without the group that torch names."""
+    line = re.sub(r"^(?:\[rank\d+\]:)?(?:\[[^\]]*\] ?|what\(\): *)", "", line)
+    return re.sub(r"^(?:\[(?:PG|Rank) [^\]]*\] ?)+", "", line).strip()
 
 
 def _logs_cuda(failure_class: FailureClass) -> EndRule:

@@ -432,6 +432,13 @@ def test_an_abort_is_told_by_what_torch_logged(tail: str, word: str) -> None:
     assert classify(FailureEvidence(signal_name="SIGABRT", stderr_tail=tail)).failure_class.value == word
 
 
+def test_the_message_of_an_abort_is_what_torch_logged_without_the_group_that_it_names() -> None:
+    found = classify(FailureEvidence(signal_name="SIGABRT", stderr_tail=ILLEGAL))
+    assert found.message == (
+        "Process group watchdog thread terminated with exception: CUDA error: an illegal memory access was encountered"
+    )
+
+
 def test_a_kill_for_memory_is_told_with_peak_and_limit() -> None:
     memory = MemoryUse(oom_kills=1, peak=251 * GIB, limit=256 * GIB)
     found = classify(FailureEvidence(signal_name="SIGKILL", memory=memory))

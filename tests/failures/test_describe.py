@@ -16,6 +16,13 @@ VALUE_ERROR = a_failure(1)
 KEY_ERROR = a_failure(1, message="KeyError: 'x'")
 KILLED = a_failure(2, exitcode=-9, failure_class="signal", message="killed by SIGKILL")
 KILLED_BY_SEGV = replace(KILLED, signal_name="SIGSEGV", failure_class="segmentation_fault")
+ABORTED = replace(KILLED, signal_name="SIGABRT", failure_class="aborted", message="killed by SIGABRT")
+CORRUPT_HEAP = replace(ABORTED, message="killed by SIGABRT: malloc(): corrupted top size")
+OTHER_SIZES = replace(
+    ABORTED, message="killed by SIGABRT: op.preamble.length <= op.nbytes", detail="they differ in size"
+)
+ECC = replace(ABORTED, failure_class="cuda_hardware", message="CUDA error: uncorrectable ECC error encountered")
+ECC_WITH_XID = replace(ECC, detail="Xid 48 of GPU 0000:3b:00")
 NO_ROOM = replace(KILLED, signal_name="SIGBUS", failure_class="shared_memory_full")
 OUT_OF_MEMORY = replace(KILLED, failure_class="out_of_memory", detail="64 of 64 MiB")
 ENDED = "ProcessRaisedException: it ended:"
@@ -57,6 +64,14 @@ NO_START = a_failure(0, failure_class="start_failed", message="No such file or d
         (a_failure(1, message="\nfirst\nsecond"), "rank 1 on node0 failed with exit code 1: first"),
         (KILLED, "rank 2 on node0 was killed by SIGKILL"),
         (KILLED_BY_SEGV, "rank 2 on node0 was killed by SIGSEGV: a segmentation fault in native code"),
+        (ABORTED, "rank 2 on node0 was killed by SIGABRT: native code gave up"),
+        (CORRUPT_HEAP, "rank 2 on node0 was killed by SIGABRT: malloc(): corrupted top size"),
+        (OTHER_SIZES, "rank 2 on node0 was killed by SIGABRT: they differ in size"),
+        (ECC, "rank 2 on node0 was killed by SIGABRT: CUDA error: uncorrectable ECC error encountered"),
+        (
+            ECC_WITH_XID,
+            f"rank 2 on node0 was killed by SIGABRT: {ECC.message}; {ECC_WITH_XID.detail}",
+        ),
         (NO_ROOM, "rank 2 on node0 was killed by SIGBUS: no room in shared memory (/dev/shm)"),
         (OUT_OF_MEMORY, "rank 2 on node0 was killed by the out-of-memory killer: 64 of 64 MiB in use"),
         (SPAWNED, "rank 1 on node0 failed with exit code 1: ProcessRaisedException: it ended: KeyError: 'x'"),
