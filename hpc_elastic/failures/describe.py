@@ -49,6 +49,11 @@ _MISMATCH = re.compile(
     r"CollectiveFingerPrint\((.*?)\), but Rank (\d+) is running collective: CollectiveFingerPrint\((.*)"
 )
 _FINGERPRINT = re.compile(r"OpType=(\w+)(?:, TensorShape=(\[[^\]]*\]), TensorDtypes=(\w+))?")
+# torch/csrc/distributed/c10d/NCCLUtils.hpp, C10D_NCCL_CHECK: what NCCL could not do stands in its last error only.
+_NCCL = re.compile(
+    r"(?s)^(?P<before>[^\n]*?)NCCL error(?: in: [^,\n]*)?[,:] (?P<kind>[^\n]*?)(?: \(run with [^)\n]*\))?"
+    r"(?:, NCCL version [^\n]*)?\n(?:nccl\w+: [^\n]*\n)?Last error: ?\n *(?P<last>\S[^\n]*)"
+)
 _EXCEPTION = re.compile(r"[A-Za-z_][\w.]*(Error|Exception|Exit|Interrupt|Warning)?(: .*)?")
 
 
@@ -119,12 +124,14 @@ def telling_line(message: str) -> str:
     That is what was raised behind a traceback that it quotes. So says torch of a process that it has spawned:
     `ProcessRaisedException: -- Process 0 terminated with the following error: ZeroDivisionError: division by zero`.
     It is the next line behind a colon, as in `Error(s) in loading state_dict for Linear:`, what an operator raised
-    that torch.compile tried, and what torch.load did not allow in a file.
+    that torch.compile tried, what torch.load did not allow in a file, and the last error of NCCL.
     """
     first = first_line(message)
     if mismatch := _MISMATCH.match(message):
         ours, theirs = (" ".join(filter(None, _fingerprint(mismatch[number]))) for number in (3, 5))
         return f"{mismatch[1]}: rank {mismatch[2]} runs {ours}, rank {mismatch[4]} runs {theirs}"
+    if nccl := _NCCL.match(message.lstrip()):
+        return first_line(f"{nccl['before']}NCCL error: {nccl['kind']}: {nccl['last']}")
     if first.startswith(_NOT_LOADED) and (refused := _REFUSED.search(message)):
         return first_line(f"{_NOT_LOADED}: {refused[1]}")
     if len(first) > LONGEST_WORDS:

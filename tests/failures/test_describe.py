@@ -50,6 +50,20 @@ FINGERPRINTS = (
     "dtype=float (default), device=cpu, memory_format=(nullopt))), but Rank 0 is running collective: "
     "CollectiveFingerPrint(SequenceNumber=0, OpType=BARRIER).Collectives differ in the following aspects:   Op type"
 )
+# https://github.com/pytorch/ci-infra/pull/490, https://github.com/hkproj/pytorch-transformer-distributed/issues/1
+NCCL = (
+    "DistBackendError: NCCL error in: ../torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp:1333, unhandled system error "
+    "(run with NCCL_DEBUG=INFO for details), NCCL version 2.18.6\n"
+    "ncclSystemError: System call (e.g. socket, malloc) or external library call failed or device error. \n"
+    "Last error:\n"
+)
+NO_ROUTE = "socketStartConnect: Connect to 192.168.19.14<52822> failed : No route to host"
+CLOSED = "socketProgress: Connection closed by remote peer node5<4242>"
+ABORTED_FOR_NCCL = (
+    "DistBackendError: NCCL communicator was aborted on rank 3.  Original reason for failure was: NCCL error: remote "
+    "process exited or there was a network error, NCCL version 2.21.5\nncclRemoteError: A call failed.\nLast error:\n"
+    f"{CLOSED}"
+)
 DIFFER = "rank 1 runs ALLREDUCE [7] Float, rank 0 runs BARRIER"
 NO_START = a_failure(0, failure_class="start_failed", message="No such file or directory: python")
 
@@ -91,6 +105,16 @@ NO_START = a_failure(0, failure_class="start_failed", message="No such file or d
         (
             a_failure(1, message=FINGERPRINTS),
             f"rank 1 on node0 failed with exit code 1: {FINGERPRINTS.partition('. Rank')[0]}: {DIFFER}",
+        ),
+        (
+            a_failure(1, message=NCCL + NO_ROUTE),
+            "rank 1 on node0 failed with exit code 1: DistBackendError: NCCL error: unhandled system error: "
+            + NO_ROUTE,
+        ),
+        (a_failure(1, message=NCCL), f"rank 1 on node0 failed with exit code 1: {NCCL.splitlines()[0]}"),
+        (
+            a_failure(1, message=ABORTED_FOR_NCCL),
+            f"rank 1 on node0 failed with exit code 1: {ABORTED_FOR_NCCL.partition(', NCCL')[0]}: {CLOSED}",
         ),
         (a_failure(1, message="it ended:\n\n"), "rank 1 on node0 failed with exit code 1: it ended:"),
         (NO_START, "rank 0 on node0 could not be started: No such file or directory: python"),
