@@ -175,7 +175,9 @@ def _has_peer_lost(seen: Occurrence) -> bool:
         # NCCL's words for ncclRemoteError, with its last error after them (nccl src/init.cc, ncclGetErrorString;
         # NVIDIA/nccl#2076, #1928), and the same seen as an internal error (#795, #1514).
         r"remote process exited or there was a network error|ncclRemoteError|Connection closed by remote peer|"
-        r"Failed to recv, got 0 bytes|Failed to send, sent 0 bytes|Connection was likely closed"
+        r"Failed to recv, got 0 bytes|Failed to send, sent 0 bytes|Connection was likely closed|"
+        # torch/csrc/distributed/c10d/NCCLUtils.cpp: the rank's own watchdog has given up before, without a reason here.
+        r"NCCL communicator was aborted on rank \d+\.\s*$"
     )
 
 
@@ -189,6 +191,14 @@ def _has_timed_out(seen: Occurrence) -> bool:
     )
 
 
+# What NCCL says when it cannot make its connections to other ranks, at the first collective of a group (nccl
+# src/misc/socket.cc; hkproj/pytorch-transformer-distributed#1, NVIDIA/nccl#975).
+_NOT_CONNECTED = (
+    r"socket(?:Start|Poll)Connect: [Cc]onnect |Net : Connect to |Call to connect returned |"
+    r"no socket interface found|Call to ibv_modify_qp failed with (?:error )?Connection timed out"
+)
+
+
 def _is_rendezvous(seen: Occurrence) -> bool:
     if not seen.is_of_torch:
         return False
@@ -196,7 +206,7 @@ def _is_rendezvous(seen: Occurrence) -> bool:
         r"connectFullMesh failed|The client socket has (?:timed out|failed to connect)|"
         r"Timed out after \d+ seconds waiting for clients|failed to connect/validate to host|"
         r"waitForInput: .*timed out|Timed out initializing process group in store based barrier"
-    ):
+    ) or seen.says(_NOT_CONNECTED):
         return True
     return seen.is_setting_up and (_has_peer_lost(seen) or _has_timed_out(seen) or seen.says(r"(?i)timed out"))
 
@@ -212,6 +222,12 @@ def _is_shared_memory_full(seen: Occurrence) -> bool:
         return True
     # ATen/MapAllocator.cpp: "unable to write to file </torch_...>: No space left on device (28)".
     if seen.is_native and seen.says(r"</torch_") and seen.says(r"No space left on device|unable to allocate shared"):
+        return True
+    # NCCL's segments (nccl src/misc/shmutils.cc, pytorch/ci-infra#490, NVIDIA/nccl#290).
+    is_nccls = seen.is_native and seen.says(
+        r"NCCL error(?s:.*)(?:/dev/shm/nccl-|shared memory segment|posix_fallocate)"
+    )
+    if is_nccls and seen.says(r"No space left on device|failed to extend /dev/shm"):
         return True
     if seen.errno == 28 and seen.evidence.full("/dev/shm") is not None and _is_in_multiprocessing(seen):
         return True
@@ -291,6 +307,11 @@ def _is_cuda(pattern: str) -> Callable[[Occurrence], bool]:
     return lambda seen: seen.is_native and bool(words.search(seen.raised.text))
 
 
+# c10/cuda/CUDAFunctions.cpp, with the number and the words of CUDA behind it: 802, "system not yet initialized", where
+# the fabric manager of the node does not run; 804 of an unfit driver; 2 of a GPU whose memory is full.
+_NO_COUNT = r"^Unexpected error from cudaGetDeviceCount\(\)(?s:.*)Error "
+
+
 def _is_out_of_gpu(seen: Occurrence) -> bool:
     if seen.raised.type_name in ("torch.OutOfMemoryError", "torch.cuda.OutOfMemoryError"):
         return True
@@ -298,7 +319,7 @@ def _is_out_of_gpu(seen: Occurrence) -> bool:
         return True
     # c10/cuda/CUDACachingAllocator.cpp; CUBLAS_STATUS_ALLOC_FAILED is its usual form at cublasCreate.
     words = r"^(?:CUDA|HIP|XPU) out of memory|CUBLAS_STATUS_ALLOC_FAILED|CUDNN_STATUS_ALLOC_FAILED"
-    return seen.is_native and (seen.says(words) or _is_cuda("out of memory")(seen))
+    return seen.is_native and (seen.says(words) or _is_cuda("out of memory")(seen) or seen.says(_NO_COUNT + "2: "))
 
 
 def _tell_gpu(seen: Occurrence) -> str:
@@ -312,6 +333,7 @@ def _tell_gpu(seen: Occurrence) -> str:
 def _has_no_gpu(seen: Occurrence) -> bool:
     # torch/cuda/__init__.py (_check_driver, _lazy_init), c10/cuda/CUDAFunctions.cpp, torch/serialization.py.
     words = (
+        rf"{_NO_COUNT}|^CUDA unknown error - this may be due to an incorrectly set up environment|"
         r"^No CUDA GPUs are available|^Found no NVIDIA driver on your system|^Torch not compiled with CUDA enabled|"
         r"^No HIP GPUs are available|^Attempting to deserialize object on a? ?CUDA device|"
         r"^The NVIDIA driver on your system is too old|NVML_ERROR|ProcessGroupNCCL is only supported with GPUs, no GPUs"
@@ -482,7 +504,7 @@ RULES_FOR_EXCEPTIONS: tuple[ExceptionRule, ...] = (
     ),
     ExceptionRule(
         name="shared memory full",
-        reason="ENOSPC of a file in /dev/shm, or a data loader's worker that died of a bus error",
+        reason="ENOSPC of a file in /dev/shm, also of NCCL's, or a data loader's worker that died of a bus error",
         failure_class=FailureClass.SHARED_MEMORY_FULL,
         holds=_is_shared_memory_full,
         tell=_tell_shared_memory,

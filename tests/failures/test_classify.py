@@ -209,6 +209,15 @@ def test_a_failed_stream_of_torch_save_is_a_full_disk_only_where_one_is_full() -
 
 # What needs a GPU was printed elsewhere: each with where it can be read.
 TORCH = "/opt/python/lib/python3.11/site-packages/torch/distributed/distributed_c10d.py"
+NCCL_SYSTEM = (
+    "NCCL error in: ../torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp:1333, unhandled system error (run with "
+    "NCCL_DEBUG=INFO for details), NCCL version 2.18.6\nncclSystemError: System call (e.g. socket, malloc) or external "
+    "library call failed or device error. \nLast error:\n"
+)
+NO_COUNT = (
+    "Unexpected error from cudaGetDeviceCount(). Did you run some cuda functions before calling NumCudaDevices() that "
+    "might have already set an error? Error "
+)
 PRINTED = [
     # NVIDIA/nccl#2076
     (
@@ -235,6 +244,40 @@ PRINTED = [
         ),
         "peer_lost",
     ),
+    # It could not connect to another rank: hkproj/pytorch-transformer-distributed#1, awslabs/awsome-distributed-ai#192
+    (
+        "torch.distributed.DistBackendError",
+        f"{NCCL_SYSTEM}socketStartConnect: Connect to 192.168.19.14<52822> failed : No route to host",
+        "rendezvous",
+    ),
+    (
+        "torch.distributed.DistBackendError",
+        f"{NCCL_SYSTEM}socketPollConnect: Connect to 10.1.1.1<45069> returned 111(Connection refused) errno 115",
+        "rendezvous",
+    ),
+    ("torch.distributed.DistBackendError", f"{NCCL_SYSTEM}Bootstrap : no socket interface found", "rendezvous"),
+    # Its shared memory: pytorch/ci-infra#490, NVIDIA/nccl-tests#166
+    (
+        "torch.distributed.DistBackendError",
+        (
+            f"{NCCL_SYSTEM}Error while creating shared memory segment /dev/shm/nccl-WU88OE (size 9637888), error: "
+            "No space left on device (28)"
+        ),
+        "shared_memory_full",
+    ),
+    (
+        "torch.distributed.DistBackendError",
+        f"{NCCL_SYSTEM}Error: failed to extend /dev/shm/nccl-fjwOOB to 5967876 bytes",
+        "shared_memory_full",
+    ),
+    # NVIDIA/nccl#1518: room is not what it lacks
+    (
+        "torch.distributed.DistBackendError",
+        f"{NCCL_SYSTEM}Error while creating shared memory segment /dev/shm/nccl-NzwJ7O (size 9637888)",
+        "exception",
+    ),
+    # torch/csrc/distributed/c10d/NCCLUtils.cpp
+    ("torch.distributed.DistBackendError", "NCCL communicator was aborted on rank 3. ", "peer_lost"),
     # hiyouga/LlamaFactory#7396, as TORCH_NCCL_BLOCKING_WAIT raises it
     (
         "torch.distributed.DistBackendError",
@@ -256,6 +299,18 @@ PRINTED = [
     ("torch.AcceleratorError", "CUDA error: out of memory", "cuda_out_of_memory"),
     ("torch.AcceleratorError", "CUDA error: invalid device ordinal", "cuda_no_device"),
     ("torch.AcceleratorError", "CUDA error: CUDA-capable device(s) is/are busy or unavailable", "cuda_no_device"),
+    # c10/cuda/CUDAFunctions.cpp
+    ("RuntimeError", f"{NO_COUNT}802: system not yet initialized", "cuda_no_device"),
+    ("RuntimeError", f"{NO_COUNT}804: forward compatibility was attempted on non supported HW", "cuda_no_device"),
+    ("RuntimeError", f"{NO_COUNT}2: out of memory", "cuda_out_of_memory"),
+    (
+        "RuntimeError",
+        (
+            "CUDA unknown error - this may be due to an incorrectly set up environment, e.g. changing env variable "
+            "CUDA_VISIBLE_DEVICES after program start. Setting the available devices to be zero."
+        ),
+        "cuda_no_device",
+    ),
     ("RuntimeError", "CUDA error: CUBLAS_STATUS_EXECUTION_FAILED when calling `cublasGemmEx(...)`", "cuda_error"),
     (
         "RuntimeError",
