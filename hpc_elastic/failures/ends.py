@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from hpc_elastic.failures.classes import FailureClass
 from hpc_elastic.failures.evidence import FailureEvidence
-from hpc_elastic.failures.exception_rules import tell_host_oom, tell_memory
+from hpc_elastic.failures.exception_rules import HARDWARE, ILLEGAL, tell_host_oom, tell_memory
 from hpc_elastic.failures.output_end import WRAPPERS_LINES, last_line
 from hpc_elastic.failures.traceback_text import ends_with_fault, parse_fault, parse_traceback
 
@@ -33,26 +33,33 @@ _SHELL_WORDS = {
 _LOGGED = r"(?m)^(?:\[rank\d+\]:)?(?:\[[A-Z]\d{3,4} [^\]\n]{1,200}\]|  what\(\): )[^\n]*?"
 _TIMEOUTS = re.compile(
     # torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp, checkTimeout, and its heartbeat monitor (Megatron-LM#935).
-    _LOGGED + r"(?:Watchdog caught collective operation timeout|Received a dump signal due to a collective timeout|"
+    _LOGGED
+    + r"(?:Watchdog caught collective operation timeout|Received a (?:dump signal due to a collective|global) timeout|"
     r"ProcessGroupNCCL's watchdog got stuck|Process group watchdog .*wait timeout)"
 )
-_LOST = re.compile(
-    _LOGGED + r"(?:remote process exited or there was a network error|ncclRemoteError|Connection closed by remote peer|"
-    r"Failed to recv, got 0 bytes|Connection closed by peer|Connection reset by peer)"
+_NCCLS = r"NCCL error[^\n]{0,300}\n(?:nccl\w+: [^\n]*\n)?Last error: ?\n"  # its last error stands in a line of its own
+_NCCL_BLOCK = re.compile(_NCCLS + r"[^\n]+")
+# The same watchdog on a connection that broke, after which it speaks of "a collective timeout" as well.
+_LOST_BY_NCCL = (
+    "remote process exited or there was a network error|ncclRemoteError|Connection closed by remote peer|"
+    rf"{_NCCLS}[^\n]*(?:[Cc]onnection (?:closed|reset|refused)|Connect to )"
 )
+_NCCL_LOST = re.compile(rf"{_LOGGED}(?:{_LOST_BY_NCCL})")
+_LOST = re.compile(
+    rf"{_LOGGED}(?:{_LOST_BY_NCCL}|Failed to recv, got 0 bytes|Connection closed by peer|Connection reset by peer)"
+)
+_CUDA_SAYS = r"(?:CUDA error|Cuda failure)[^\n]{0,300}?"
 _CUDA = {
-    FailureClass.CUDA_HARDWARE: r"uncorrectable (?:ECC|NVLink) error|hardware stack error|fallen off the bus"
-    r"|GPU is lost",
-    FailureClass.CUDA_ILLEGAL_ACCESS: r"illegal memory access|device-side assert|misaligned address|illegal instruction"
-    r"|unspecified launch failure",
+    FailureClass.CUDA_HARDWARE: rf"{_CUDA_SAYS}(?:{HARDWARE})",
+    FailureClass.CUDA_ILLEGAL_ACCESS: rf"{_CUDA_SAYS}(?:{ILLEGAL})",
     FailureClass.CUDA_OUT_OF_MEMORY: r"CUDA error: out of memory|CUDA out of memory",
     FailureClass.CUDA_ERROR: r"CUDA error: ",
 }
 _DUMPED_LATER = re.compile(r"(?m)^Timeout \((\d[\d:.]{0,20})\)!$")  # Modules/faulthandler.c
 # The lines that say why native code gave up (libstdc++, glibc's malloc and assert, Python, torch).
 _ABORT_LINES = re.compile(
-    r"^(?:\s*what\(\):|terminate called|free\(\)|malloc\(\)|malloc_|double free|munmap_chunk|corrupted |realloc\(\)|"
-    r"\*\*\* |Fatal Python error: (?!Aborted)|.*: Assertion `|OMP: Error|OpenBLAS )"
+    r"(?m)^(?:[ \t]*what\(\):|terminate called|free\(\)|malloc\(\)|malloc_|double free|munmap_chunk|corrupted |"
+    r"realloc\(\)|\*\*\* |Fatal Python error: (?!Aborted)|.*: Assertion `|OMP: Error|OpenBLAS )"
 )
 
 # gloo/transport/tcp/pair.cc: what another rank has sent does not fit; a thread of gloo throws it, not one of Python.
@@ -125,10 +132,15 @@ def signal_of_program(evidence: FailureEvidence) -> str:
 
 def _first(pattern: re.Pattern[str], text: str) -> str:
     found = pattern.search(text)
-    if found is None:
-        return ""
-    end = text.find("\n", found.start())
-    return text[found.start() : end if end >= 0 else None].strip()
+    return "" if found is None else _line_at(text, found.start()).strip()
+
+
+def _line_at(text: str, start: int) -> str:
+    """Return the rest of a line, with the last error of NCCL in the lines behind it."""
+    end = text.find("\n", start)
+    line = text[start : end if end >= 0 else None]
+    block = _NCCL_BLOCK.search(text, start)
+    return text[start : block.end()] if block is not None and block.start() < start + len(line) else line
 
 
 def _killed(end: WorkerEnd) -> str:
@@ -202,6 +214,12 @@ def _logs(pattern: re.Pattern[str]) -> Callable[[WorkerEnd], bool]:
     return lambda end: end.is_killed("SIGABRT") and pattern.search(end.evidence.stderr_tail) is not None
 
 
+def _lost_before(tail: str) -> bool:
+    """Return whether NCCL's watchdog had found a broken connection before it said that something timed out."""
+    lost, timed_out = _NCCL_LOST.search(tail), _TIMEOUTS.search(tail)
+    return lost is not None and timed_out is not None and lost.start() < timed_out.start()
+
+
 def _says(pattern: re.Pattern[str]) -> Callable[[WorkerEnd], str]:
     return lambda end: _without_stamp(_first(pattern, end.evidence.stderr_tail))
 
@@ -224,7 +242,9 @@ def _logs_cuda(failure_class: FailureClass) -> EndRule:
 
 
 def _say_abort(end: WorkerEnd) -> str:
-    lines = [line.strip() for line in end.evidence.stderr_tail.splitlines() if _ABORT_LINES.match(line)]
+    tail = end.evidence.stderr_tail
+    starts = [0, *(found.end() for found in re.finditer("\n", tail))]
+    lines = [_line_at(tail, start).strip() for start in starts if _ABORT_LINES.match(tail, start)]
     told = [line for line in lines if not line.startswith("terminate called")] or lines
     return f"{_killed(end)}: {_without_stamp(told[0])}" if told else _killed(end)
 
@@ -337,9 +357,9 @@ RULES_FOR_ENDS: tuple[EndRule, ...] = (
     ),
     EndRule(
         name="abort by a timed-out collective",
-        reason="SIGABRT, and the watchdog of NCCL says that a collective timed out",
+        reason="SIGABRT, and the watchdog of NCCL says that a collective timed out, and not before that a peer is lost",
         failure_class=FailureClass.COLLECTIVE_TIMEOUT,
-        holds=_logs(_TIMEOUTS),
+        holds=lambda end: _logs(_TIMEOUTS)(end) and not _lost_before(end.evidence.stderr_tail),
         say=_says(_TIMEOUTS),
     ),
     EndRule(

@@ -344,12 +344,12 @@ def _has_no_gpu(seen: Occurrence) -> bool:
 
 
 # What cudaGetErrorString says (CUDA 12, driver_types.h: cudaErrorECCUncorrectable and its neighbours).
-_HARDWARE = (
+HARDWARE = (
     "uncorrectable ECC error|uncorrectable NVLink error|hardware stack error|GPU is lost|fallen off the bus|"
     "GPU requires reset|Invalid access of peer GPU memory over nvlink or a hardware error|"
     "unable to determine the device handle|MPS (?:server|client) .*(?:failed|terminated)|contained error|unknown error"
 )
-_ILLEGAL = (
+ILLEGAL = (
     "an illegal memory access was encountered|device-side assert triggered|misaligned address|"
     "an illegal instruction was encountered|unspecified launch failure|invalid program counter|"
     "operation not supported on global/shared address space|invalid device pointer"
@@ -457,13 +457,13 @@ RULES_FOR_EXCEPTIONS: tuple[ExceptionRule, ...] = (
         name="GPU hardware",
         reason="an error of CUDA that only hardware or its driver makes: ECC, NVLink, a lost GPU",
         failure_class=FailureClass.CUDA_HARDWARE,
-        holds=_is_cuda(_HARDWARE),
+        holds=_is_cuda(HARDWARE),
     ),
     ExceptionRule(
         name="GPU illegal access",
         reason="an error of CUDA that a kernel made by what it did: an address, an instruction, an assertion",
         failure_class=FailureClass.CUDA_ILLEGAL_ACCESS,
-        holds=_is_cuda(_ILLEGAL),
+        holds=_is_cuda(ILLEGAL),
     ),
     ExceptionRule(
         name="no GPU",

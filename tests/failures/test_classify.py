@@ -15,6 +15,7 @@ from hpc_elastic.failures import classify as module
 from hpc_elastic.failures import exception_rules
 from hpc_elastic.failures.classes import MEANINGS, Blame, FailureClass
 from hpc_elastic.failures.classify import Classified, classify
+from hpc_elastic.failures.describe import telling_line
 from hpc_elastic.failures.ends import RULES_FOR_ENDS
 from hpc_elastic.failures.evidence import FailureEvidence, FreeSpace, MemoryUse
 from hpc_elastic.failures.exception_rules import RULES_FOR_EXCEPTIONS
@@ -441,6 +442,17 @@ LOST = (  # tatsu-lab/stanford_alpaca#207
     "terminate called after throwing an instance of 'std::runtime_error'\n"
     "  what():  NCCL error: remote process exited or there was a network error, NCCL version 2.14.3\n"
 )
+# pytorch/pytorch#149984; ProcessGroupNCCL's heartbeat monitor calls any error that it tells other ranks a time-out.
+SYSTEM = (
+    "[rank3]:[E1130 10:00:01.1 ProcessGroupNCCL.cpp:2168] [Rank 3] Collective WorkNCCL(SeqNum=2) raised the following "
+    "async exception: NCCL error: unhandled system error (run with NCCL_DEBUG=INFO for details), NCCL version 2.25.1\n"
+    "ncclSystemError: System call (e.g. socket, malloc) or external library call failed or device error. \n"
+    "Last error:\nsocketProgress: Connection closed by remote peer node5<4242>\n"
+)
+DUMPS = (
+    "[rank3]:[E1130 10:00:02.1 ProcessGroupNCCL.cpp:1785] [PG ID 0 PG GUID 0(default_pg) Rank 3] Received a dump "
+    "signal due to a collective timeout from this local rank and we will try our best to dump the debug info.\n"
+)
 ILLEGAL = (
     "terminate called after throwing an instance of 'c10::DistBackendError'\n"
     "  what():  [PG 0 Rank 0] Process group watchdog thread terminated with exception: "
@@ -448,6 +460,7 @@ ILLEGAL = (
 )
 
 
+INVALID_PEER = "Invalid access of peer GPU memory over nvlink or a hardware error"
 SIZES = (
     "terminate called after throwing an instance of 'gloo::EnforceNotMet'\n"
     "  what():  [enforce fail at /pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:456] op.preamble.length <= "
@@ -478,6 +491,10 @@ def test_tensors_of_different_sizes_are_told_of_the_rank_that_they_ended(stack: 
         (LOST, "peer_lost"),
         (ILLEGAL, "cuda_illegal_access"),
         (ILLEGAL.replace("an illegal memory access was", "uncorrectable ECC error"), "cuda_hardware"),
+        (ILLEGAL.replace("an illegal memory access was", INVALID_PEER), "cuda_hardware"),
+        (SYSTEM + DUMPS, "peer_lost"),
+        (SYSTEM.replace("socketProgress: Connection closed by remote peer", "no room at"), "aborted"),
+        (DUMPS + SYSTEM, "collective_timeout"),
         ("train.py: Watchdog caught collective operation timeout, says the user\n", "aborted"),
         ("python: a.cc:3: int main(): Assertion `x > 0' failed.\n", "aborted"),
         ("", "aborted"),
@@ -492,6 +509,17 @@ def test_the_message_of_an_abort_is_what_torch_logged_without_the_group_that_it_
     assert found.message == (
         "Process group watchdog thread terminated with exception: CUDA error: an illegal memory access was encountered"
     )
+
+
+@pytest.mark.parametrize("last", ["socketProgress: Connection closed by remote peer node5<4242>", "no room at node5"])
+def test_the_message_of_an_abort_by_nccl_has_its_last_error(last: str) -> None:
+    words = SYSTEM.replace("socketProgress: Connection closed by remote peer node5<4242>", last).partition(
+        "NCCL error"
+    )[2]
+    thrown = "terminate called after throwing an instance of 'c10::DistBackendError'\n  what():  NCCL error"
+    tail = f"{thrown}{words}frame #0: x\n"
+    message = classify(FailureEvidence(signal_name="SIGABRT", stderr_tail=tail)).message
+    assert telling_line(message).endswith(f"NCCL error: unhandled system error: {last}")
 
 
 def test_a_kill_for_memory_is_told_with_peak_and_limit() -> None:
