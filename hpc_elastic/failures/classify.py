@@ -36,6 +36,7 @@ from hpc_elastic.failures.output_end import (
 )
 from hpc_elastic.failures.traceback_text import (
     LAUNCHERS_ERROR,
+    REMOTE_TRACEBACKS,
     Frame,
     Raised,
     innermost_of_user,
@@ -255,6 +256,8 @@ def _of_exception(evidence: FailureEvidence, ended: _Ended) -> Classified:
         message = f"{message} (in {first_line(describe(whole.raised))})"
     elif is_own and chosen.failure_class is FailureClass.EXCEPTION:
         message = _as_written(evidence.message, chosen.raised)
+    if chosen.failure_class is FailureClass.EXCEPTION and chosen is whole:
+        message = _with_origin(message, chosen.raised, _find_origin([each.raised for each in held[: place + 1]]))
     if lost := lost_process(chosen.raised):
         message = f"{message} ({lost})"
     others = [each for each in held if each is not chosen and each.raised.text != chosen.raised.text]
@@ -323,6 +326,39 @@ def _choose(held: list[_Held]) -> _Held:
     return next((each for each in own if _is_more_telling(each, last)), last)
 
 
+def _find_origin(chain: list[Raised]) -> Raised:
+    """Return the exception for which the last of a chain was raised, the last itself if it was for none.
+
+    That is what `raise ... from error` names, and the one in whose handler the script raised another one.
+    """
+    for earlier, later in zip(reversed(chain[:-1]), reversed(chain), strict=False):
+        is_for_it = later.link == "cause" or (later.was_raised_by_user and _is_in_handler(earlier, later))
+        if earlier.short_type in REMOTE_TRACEBACKS or not is_for_it:
+            return later
+    return chain[0]
+
+
+def _with_origin(message: str, raised: Raised, origin: Raised) -> str:
+    """Return a message with the exception for which it was raised behind its first line, if that says more."""
+    first, newline, more = message.partition("\n")
+    is_said = origin is raised or (origin.text.strip() or origin.short_type) in raised.text
+    if is_said or first.rstrip().endswith(":"):  # what the colon announces stands in the next line
+        return message
+    return f"{first} (from {first_line(describe(origin))}){newline}{more}"
+
+
+def _is_in_handler(earlier: Raised, later: Raised) -> bool:
+    """Return whether the function that raised an exception, or handled it, raised the later one itself."""
+    inner = later.innermost
+    if inner is None:
+        return False
+    place = (inner.file, inner.function)
+    if place not in {(frame.file, frame.function) for frame in earlier.frames}:
+        return False
+    # Else the handler has called its own function again.
+    return [(frame.file, frame.function) for frame in later.frames].count(place) == 1
+
+
 def _is_more_telling(earlier: _Held, last: _Held) -> bool:
     if earlier.failure_class is FailureClass.EXCEPTION:
         return False
@@ -333,10 +369,8 @@ def _is_more_telling(earlier: _Held, last: _Held) -> bool:
     inner, other = last.raised.innermost, earlier.raised.innermost
     if inner is None or other is None:
         return earlier.failure_class is not FailureClass.IMPORT_ERROR
-    place = (inner.file, inner.function)
-    is_in_handler = place in {(frame.file, frame.function) for frame in earlier.raised.frames}
-    if is_in_handler and [(frame.file, frame.function) for frame in last.raised.frames].count(place) == 1:
-        return True  # else the handler has called its own function again
+    if _is_in_handler(earlier.raised, last.raised):
+        return True
     return earlier.failure_class is not FailureClass.IMPORT_ERROR and not inner.is_users
 
 

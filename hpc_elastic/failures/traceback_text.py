@@ -14,6 +14,7 @@ from textwrap import dedent
 CAUSE = "The above exception was the direct cause of the following exception:"
 CONTEXT = "During handling of the above exception, another exception occurred:"
 LAUNCHERS_ERROR = "ChildFailedError"  # of torchrun
+REMOTE_TRACEBACKS = ("_RemoteTraceback", "RemoteTraceback")  # of multiprocessing and concurrent.futures
 _HEADS = ("Traceback (most recent call last):", "Exception Group Traceback (most recent call last):")
 _FRAME = re.compile(r'(?:  ?|> )File "([^"\n]{1,4096})", line (\d{1,9})(?:, in (.{1,500}))?$')  # "> " by loguru
 _THREAD_FRAME = re.compile(r'  File "([^"\n]{1,4096})", line (\d{1,9}) in (.{1,500})$')  # as faulthandler prints it
@@ -286,7 +287,7 @@ def innermost_of_user(chain: tuple[Raised, ...], chosen: Raised) -> Frame | None
     """
     if chosen.type_name.startswith("torch._dynamo.") and (frame := _last_of_user(_compiled(chosen.text))) is not None:
         return frame
-    remote = [raised for raised in chain if raised.short_type in ("_RemoteTraceback", "RemoteTraceback")]
+    remote = [raised for raised in chain if raised.short_type in REMOTE_TRACEBACKS]
     relayed = [chosen.text] if _RELAYED.match(chosen.text) else []  # other texts may quote anything
     for text in (*relayed, *(raised.text for raised in remote)):
         inner = parse_embedded(text)

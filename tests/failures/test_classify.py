@@ -160,6 +160,39 @@ def test_what_finally_raises_is_told_beside_the_failure() -> None:
     assert found.detail.startswith("then RuntimeError: gloo: ")
 
 
+LOOKUP = (
+    'Traceback (most recent call last):\n  File "/home/ada/train.py", line 4, in step\n    return {}["lr"]\n'
+    "KeyError: 'lr'\n"
+)
+FROM = "\nThe above exception was the direct cause of the following exception:\n\n"
+WHILE = "\nDuring handling of the above exception, another exception occurred:\n\n"
+
+
+def crashed(link: str, *, function: str = "step", source: str = "raise Crash", text: str = "training crashed") -> str:
+    """Return the message of an exception that was raised because of another one."""
+    later = (
+        'Traceback (most recent call last):\n  File "/home/ada/train.py", line 9, in <module>\n    main()\n'
+        f'  File "/home/ada/train.py", line 6, in {function}\n    {source}\nCrash: {text}\n'
+    )
+    evidence = FailureEvidence(
+        exit_code=1, written_by="bootstrap", message=f"Crash: {text}", traceback=LOOKUP + link + later
+    )
+    return classify(evidence).message
+
+
+@pytest.mark.parametrize("link", [FROM, WHILE])
+def test_an_exception_that_was_raised_for_another_one_names_it(link: str) -> None:
+    assert crashed(link) == "Crash: training crashed (from KeyError: 'lr')"
+    assert crashed(link, text="it ended\nat step 3") == "Crash: it ended (from KeyError: 'lr')\nat step 3"
+    assert crashed(link, text="no such option: 'lr'") == "Crash: no such option: 'lr'"
+    assert crashed(link, text="these failed:\na") == "Crash: these failed:\na"
+
+
+def test_an_exception_after_a_handled_one_does_not_name_it() -> None:
+    assert crashed(WHILE, function="fall_back") == "Crash: training crashed"
+    assert crashed(WHILE, source="read(file)") == "Crash: training crashed"
+
+
 def test_the_message_of_a_data_loaders_worker_is_its_own_last_line() -> None:
     assert (
         classify(captured("data-loader-raises")).message == "ValueError: bad image 0 (in DataLoader worker process 0)"

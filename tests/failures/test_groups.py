@@ -113,7 +113,8 @@ def test_what_was_raised_after_a_group_follows_it() -> None:
         '    raise RuntimeError("gave up")\nRuntimeError: gave up\n'
     )
     assert [each.short_type for each in parse_traceback(after)] == ["ConnectionError", "ExceptionGroup", "RuntimeError"]
-    assert classify(evidence_of(after, "RuntimeError: gave up", "RuntimeError")).message == "RuntimeError: gave up"
+    found = classify(evidence_of(after, "RuntimeError: gave up", "RuntimeError"))
+    assert found.message == "RuntimeError: gave up (from ConnectionError: no answer of the store of data)"
 
 
 def test_lines_like_those_of_a_group_are_text_elsewhere() -> None:
