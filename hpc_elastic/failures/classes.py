@@ -171,7 +171,7 @@ MEANINGS: dict[FailureClass, Meaning] = {
     FailureClass.CUDA_HARDWARE: Meaning(
         phrase="a GPU that failed: an uncorrectable memory error, or one that has fallen off the bus",
         blame=_C,
-        advice="leave the node out and tell its administrator",
+        advice="leave the node out (sbatch.exclude) and tell its administrator",
     ),
     FailureClass.CUDA_ILLEGAL_ACCESS: Meaning(
         phrase="an illegal memory access, or a failed assertion, in a GPU kernel",

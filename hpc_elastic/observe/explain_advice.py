@@ -16,6 +16,7 @@ from hpc_elastic.observe.explain_facts import (
     ExplainFacts,
     attempt_after,
     frame_of,
+    number_of,
     root_cause_of_attempt,
     text_of,
 )
@@ -69,9 +70,34 @@ _NO_PROCESSES = (
         "which Slurm passes on from where the job is submitted, or pids.max of the job's cgroup"
     ),
 )
+# The hub of Hugging Face, wandb, and what requests and Python say of any host that cannot be reached.
+_NO_INTERNET = (
+    r"huggingface\.co|\bLocalEntryNotFoundError\b|\bOfflineModeIsEnabled\b|Couldn't reach .* on the Hub|"
+    r"Network is unreachable|[Nn]ame resolution|Name or service not known|Max retries exceeded|"
+    r"\bCommError: Run initialization has timed out"
+)
+_GO_OFFLINE = (
+    "look whether compute nodes of this cluster reach the internet at all; if not, download on the login node to a "
+    "folder that they share (HF_HOME), and run offline: HF_HUB_OFFLINE=1, WANDB_MODE=offline in env"
+)
 # What to do about an exception, by a pattern of its type or message: the first that is found.
 _BY_MESSAGE = (
     _NO_PROCESSES,
+    # Before what says that memory is short: InfiniBand pins it.
+    (
+        r"ibv_reg_mr\w* failed .*Cannot allocate memory|ibv_create_\w+ failed .*Cannot allocate memory",
+        "have the limit of locked memory raised on the nodes (ulimit -l, LimitMEMLOCK of slurmd): InfiniBand needs it",
+    ),
+    (
+        r"Duplicate GPU detected",
+        "give each rank a GPU of its own: torch.cuda.set_device(LOCAL_RANK), and as many GPUs as workers on the node",
+    ),
+    (
+        r"Cannot re-initialize CUDA in forked subprocess",
+        "start that process by spawn (multiprocessing_context='spawn' of a DataLoader), or use no GPU before the fork",
+    ),
+    (_NO_INTERNET, _GO_OFFLINE),
+    (r"api_key not configured", "log in once on the login node (wandb login), or set WANDB_MODE=offline in env"),
     (r"Too many open files", "close files, or raise the limit (ulimit -n) in setup; data loader workers share it"),
     (
         r"\bMemoryError\b|[Cc]an't allocate memory|Cannot allocate memory",
@@ -137,6 +163,22 @@ _SETUP_OF_CSH = re.compile(r"setup line failed \(status [0-9]+\): (?:setenv|unse
 _SETUP_UNKNOWN = re.compile(r"setup line failed \(status 127\): ")
 _NAMED_BY_BASH = re.compile(r".*[0-9]\D{0,4}[:\uff1a]\s?([A-Za-z_][\w.-]*)\s?[:\uff1a]")
 _WORDS = frozenset(member.value for member in FailureClass)
+# What a node may be the reason of that no class says: memory with errors, a slow disk, another library.
+_MAY_BE_OF_NODE = frozenset(
+    {
+        FailureClass.EXCEPTION,
+        FailureClass.EXIT_CODE,
+        FailureClass.SIGNAL,
+        FailureClass.SEGMENTATION_FAULT,
+        FailureClass.ABORTED,
+        FailureClass.BUS_ERROR,
+        FailureClass.IMPORT_ERROR,
+        FailureClass.CUDA_ERROR,
+        FailureClass.CUDA_ILLEGAL_ACCESS,
+        FailureClass.STALLED,
+        FailureClass.SILENT,
+    }
+)
 _HANGS = ("stalled", "silent", "collective_timeout")
 
 
@@ -180,8 +222,7 @@ def advice_of(facts: ExplainFacts, failure_class: str | None) -> Iterable[str]:
         return
     is_agents = is_for_want_of_space and failure_class == FailureClass.AGENT_LOST.value
     about = "" if is_agents else _about_failure(facts, failure_class)
-    if about:
-        yield about
+    yield from filter(None, [about, _about_node(facts, failure_class)])
     if is_for_want_of_space:
         yield f"{describe_cure(full)}, or choose another place with --run-dir, and submit the job again"
     elif facts.is_scancelled or _BY_A_PERSON.match(facts.snapshot.cause or ""):
@@ -279,6 +320,26 @@ def _about_failure(facts: ExplainFacts, failure_class: str | None) -> str:
     begin = f"begin at {frame}, the innermost line of your own code" if frame else ""
     is_exception = failure_class in (FailureClass.EXCEPTION.value, FailureClass.CUDA_ERROR.value)
     return begin if is_exception and begin else _of_class(facts, FailureClass(failure_class))
+
+
+def _about_node(facts: ExplainFacts, failure_class: str | None) -> str:
+    """Return what to do if attempt after attempt failed on one of several nodes, each time of another of its ranks."""
+    if failure_class not in _MAY_BE_OF_NODE:
+        return ""
+    ranks: list[int | None] = []
+    node = ""
+    for attempt in reversed([each for each in facts.snapshot.attempt_history if each.number <= (facts.attempt or 0)]):
+        cause = root_cause_of_attempt(facts.snapshot, attempt.number)
+        node = node or text_of(cause, "node")
+        if not node or text_of(cause, "node") != node or len(attempt.nodes) < 2:
+            break
+        ranks.append(number_of(cause, "rank"))
+    if len(set(ranks)) < 2:  # one rank, whose part of the data or of the model may be the reason
+        return ""
+    return (
+        f"look what is different on {node}: {len(ranks)} attempts in a row failed there, in different ranks, and on no "
+        f"other node; sbatch: {{exclude: {node}}} leaves it out"
+    )
 
 
 def _of_class(facts: ExplainFacts, failure_class: FailureClass) -> str:

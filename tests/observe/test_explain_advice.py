@@ -66,6 +66,14 @@ def test_a_signal_that_nobody_sent_is_not_put_down_to_anybody(
     ("message", "advice"),
     [
         ("OSError: [Errno 24] Too many open files: 'a'", "ulimit -n"),
+        ("DistBackendError: NCCL error\nCall to ibv_reg_mr failed with error Cannot allocate memory", "ulimit -l"),
+        ("DistBackendError: NCCL error\nDuplicate GPU detected : rank 1 and rank 0", "set_device(LOCAL_RANK)"),
+        ("RuntimeError: Cannot re-initialize CUDA in forked subprocess. To use", "multiprocessing_context='spawn'"),
+        ("OSError: We couldn't connect to 'https://huggingface.co' to load the files", "HF_HUB_OFFLINE=1"),
+        ("ConnectionError: Couldn't reach 'allenai/c4' on the Hub (LocalEntryNotFoundError)", "HF_HUB_OFFLINE=1"),
+        ("ConnectionError: HTTPSConnectionPool: Max retries exceeded with url: /graphql", "WANDB_MODE=offline"),
+        ("UsageError: api_key not configured (no-tty). call wandb.login(key=[your_api_key])", "wandb login"),
+        ("MemoryError", "sbatch.mem"),
         ("RuntimeError: can't start new thread", "ulimit -u"),
         ("RuntimeError: Resource temporarily unavailable", "pids.max"),
         ("RuntimeError: DataLoader worker (pid 7) is killed by signal: Killed.", "ran out of memory"),
@@ -76,6 +84,30 @@ def test_a_signal_that_nobody_sent_is_not_put_down_to_anybody(
 def test_what_to_do_about_an_exception_follows_its_words(message: str, advice: str, tmp_path: Path) -> None:
     raised = replace(failure(start(tmp_path / "other"), 3, message=message), frame="train.py:88 in step")
     assert advice in ended(tmp_path / "run", raised).advice[0]
+
+
+@pytest.mark.parametrize(
+    ("places", "is_named"),
+    [
+        ([(3, "node2"), (2, "node2"), (3, "node2")], True),
+        ([(0, "node1"), (2, "node2"), (3, "node2")], True),
+        ([(3, "node2"), (3, "node2"), (3, "node2")], False),
+        ([(3, "node2"), (0, "node1"), (2, "node2")], False),
+        ([(3, "node2")], False),
+    ],
+)
+def test_a_node_on_which_different_ranks_fail_again_and_again_is_named(
+    places: list[tuple[int, str]], is_named: bool, tmp_path: Path
+) -> None:
+    causes = [replace(CAUSE, attempt=number, rank=rank, node=node) for number, (rank, node) in enumerate(places, 1)]
+    run = start(tmp_path / "run")
+    for number, cause in enumerate(causes[:-1], 2):
+        run.open_attempt(number, reason=cause.line, restarts=number - 1, root_cause=cause, time=LATE)
+    run.end(
+        RunState.FAILED, exit_code=1, reason="restarts_used_up", cause="it failed", root_cause=causes[-1], time=LATE
+    )
+    advice = explain(*facts(run)).advice
+    assert any("on node2" in each and "exclude: node2" in each for each in advice) == is_named
 
 
 def test_a_rank_that_ended_early_is_not_told_to_be_stuck(tmp_path: Path) -> None:
