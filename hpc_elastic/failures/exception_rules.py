@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from hpc_elastic.failures.classes import FailureClass
 from hpc_elastic.failures.evidence import FailureEvidence
 from hpc_elastic.failures.output_end import without_colours
-from hpc_elastic.failures.traceback_text import LAUNCHERS_ERROR, Raised
+from hpc_elastic.failures.traceback_text import LAUNCHERS_ERROR, RELAYED, Raised
 
 _TORCH_FILE = re.compile(r"/torch/[\w/]+\.py$")
 _RELAYS_FILE = re.compile(r"/torch/_utils\.py$")  # ExceptionWrapper.reraise
@@ -57,9 +57,17 @@ class Occurrence:
         return tidy(self.raised.text)
 
     @property
+    def own_text(self) -> str:
+        """The text of the exception itself, where torch passes on what a process of the script raised."""
+        text = self.raised.text
+        if not RELAYED.match(text) or "Traceback (most recent call last):" not in text:
+            return text
+        return text.rstrip().rpartition("\n")[2].partition(": ")[2]
+
+    @property
     def errno(self) -> int:
         """The number of the operating system's error, 0 for none."""
-        found = _ERRNO.match(self.raised.text)
+        found = _ERRNO.match(self.own_text)
         return int(found[1]) if found else 0
 
     @property
@@ -218,7 +226,7 @@ def _is_port_in_use(seen: Occurrence) -> bool:
 
 
 def _is_shared_memory_full(seen: Occurrence) -> bool:
-    if seen.errno == 28 and _SHARED.search(seen.raised.text):
+    if seen.errno == 28 and _SHARED.search(seen.own_text):
         return True
     # ATen/MapAllocator.cpp: "unable to write to file </torch_...>: No space left on device (28)".
     if seen.is_native and seen.says(r"</torch_") and seen.says(r"No space left on device|unable to allocate shared"):
@@ -285,7 +293,7 @@ def _is_file_system(seen: Occurrence) -> bool:
         return True
     # ENODEV, ENOTCONN (a FUSE server or a Lustre target is gone), ESHUTDOWN, ETIMEDOUT, EHOSTDOWN, ENOTRECOVERABLE:
     # sockets have most of them too, but no file's name.
-    if seen.errno in (19, 107, 108, 110, 112, 131) and re.search(r": '(?:/|\w)", seen.raised.text):
+    if seen.errno in (19, 107, 108, 110, 112, 131) and re.search(r": '(?:/|\w)", seen.own_text):
         return True
     return seen.is_native and seen.says(r"Stale file handle|Input/output error|Read-only file system")
 

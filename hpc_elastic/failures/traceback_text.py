@@ -21,7 +21,7 @@ _THREAD_FRAME = re.compile(r'  File "([^"\n]{1,4096})", line (\d{1,9}) in (.{1,5
 _RAISED = re.compile(r"([^\W\d][\w.]{0,300}|[^\W\d][\w.]{0,200}\.<locals>\.\w{1,100})(?:: (.*))?$")
 _OTHER_THREAD = re.compile(r"Thread 0x[0-9a-f]{1,16}\b.{0,100}\(most recent call first\):$")
 # What torch passes on of another process: torch/_utils.py, and torch/multiprocessing/spawn.py.
-_RELAYED = re.compile(r"\s*(?:Caught \S+ |-- Process \d+ terminated with the following error:)")
+RELAYED = re.compile(r"\s*(?:Caught \S+ |-- Process \d+ terminated with the following error:)")
 # What its launcher tells of the worker that failed first: torch/distributed/elastic/multiprocessing/errors/__init__.py.
 _LAUNCHED = re.compile(r"\nRoot Cause \(first observed failure\):\n(?s:.*?)\n  traceback : (Traceback(?s:.*?))\n=+")
 _REMOTE = re.compile(r"[\w.]{0,100}\bRemoteTraceback:|[\w.]{0,100}\b_RemoteTraceback:")
@@ -288,7 +288,7 @@ def innermost_of_user(chain: tuple[Raised, ...], chosen: Raised) -> Frame | None
     if chosen.type_name.startswith("torch._dynamo.") and (frame := _last_of_user(_compiled(chosen.text))) is not None:
         return frame
     remote = [raised for raised in chain if raised.short_type in REMOTE_TRACEBACKS]
-    relayed = [chosen.text] if _RELAYED.match(chosen.text) else []  # other texts may quote anything
+    relayed = [chosen.text] if RELAYED.match(chosen.text) else []  # other texts may quote anything
     for text in (*relayed, *(raised.text for raised in remote)):
         inner = parse_embedded(text)
         frame = _last_of_user(inner)

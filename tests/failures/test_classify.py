@@ -409,6 +409,37 @@ def test_a_users_value_error_with_the_same_words_is_an_exception(type_name: str,
     assert raised("ValueError", quoted, source="raise ValueError(text)").failure_class is FailureClass.EXCEPTION
 
 
+@pytest.mark.parametrize(
+    ("type_name", "first"),
+    [
+        ("OSError", "Caught OSError in DataLoader worker process 0.\nOriginal Traceback (most recent call last):"),
+        (
+            "torch.multiprocessing.spawn.ProcessRaisedException",
+            "\n\n-- Process 1 terminated with the following error:\nTraceback (most recent call last):",
+        ),
+    ],
+)
+@pytest.mark.parametrize(
+    ("text", "word"),
+    [
+        ("[Errno 5] Input/output error: '/lustre/shard-3'", "file_system"),
+        ("[Errno 116] Stale file handle", "file_system"),
+        ("[Errno 108] Cannot send after transport endpoint shutdown: '/lustre/x'", "file_system"),
+        ("[Errno 107] Transport endpoint is not connected", "exception"),
+        ("[Errno 28] No space left on device: '/scratch/x'", "disk_full"),
+        ("[Errno 28] No space left on device: '/dev/shm/psm_1'", "shared_memory_full"),
+        ("no such shard", "exception"),
+    ],
+)
+def test_an_error_that_a_process_of_the_script_met_has_its_class(
+    type_name: str, first: str, text: str, word: str
+) -> None:
+    frame = '  File "/home/user/project/data.py", line 12, in __getitem__\n    return read(": \'/data\'")'
+    relayed = raised(type_name, f"{first}\n{frame}\nOSError: {text}", file=TORCH.replace("distributed_c10d", "spawn"))
+    assert relayed.failure_class.value == word
+    assert relayed.frame.endswith("data.py:12 in __getitem__")
+
+
 def loader_killed_by(words: str, **more: Any) -> Classified:
     """What is said of a rank whose DataLoader worker a signal has ended (torch/csrc/DataLoader.cpp)."""
     message = f"RuntimeError: DataLoader worker (pid 4711) is killed by signal: {words}. "
