@@ -162,6 +162,7 @@ _LAUNCH_TIMED_OUT = re.compile(r"srun could not start the agents on .*Socket tim
 _SETUP_OF_CSH = re.compile(r"setup line failed \(status [0-9]+\): (?:setenv|unsetenv|source\s\S*\.csh)(?![^\s;])")
 _SETUP_UNKNOWN = re.compile(r"setup line failed \(status 127\): ")
 _NAMED_BY_BASH = re.compile(r".*[0-9]\D{0,4}[:\uff1a]\s?([A-Za-z_][\w.-]*)\s?[:\uff1a]")
+_ENDED_THREAD = re.compile(r"Exception in thread (.{1,200}):$")  # threading.excepthook
 _WORDS = frozenset(member.value for member in FailureClass)
 # What a node may be the reason of that no class says: memory with errors, a slow disk, another library.
 _MAY_BE_OF_NODE = frozenset(
@@ -357,6 +358,8 @@ def _of_class(facts: ExplainFacts, failure_class: FailureClass) -> str:
 
 
 def _about_hang(facts: ExplainFacts, failure_class: str | None) -> str:
+    if failure_class == FailureClass.SILENT.value and (thread := _ended_thread(facts)):
+        return f"mend the exception above that ended the thread {thread}: its rank most likely waited for it for ever"
     line = text_of(root_cause_of_attempt(facts.snapshot, facts.attempt), "line")
     if not facts.stacks and WAITED_APART in line:
         return (
@@ -374,6 +377,12 @@ def _about_hang(facts: ExplainFacts, failure_class: str | None) -> str:
     if all(group.where.is_waiting for group in facts.stacks):
         return "compare the stacks: every rank waits, so they have called their collectives in different orders"
     return "look at the ranks that do not wait for others: the stacks say where they were"
+
+
+def _ended_thread(facts: ExplainFacts) -> str:
+    """Return the name of the last thread that an exception ended, by the shown ends of standard error; "" for none."""
+    heads = (_ENDED_THREAD.match(line) for shown in facts.excerpts for line in shown.lines)
+    return next((found[1] for found in reversed([*heads]) if found), "")
 
 
 def _ended_early(facts: ExplainFacts, failure_class: str | None) -> bool:

@@ -140,6 +140,16 @@ def test_ranks_that_ran_on_after_the_others_are_not_told_to_lack_heartbeats(tmp_
     )
 
 
+def test_of_a_rank_that_waited_for_a_thread_that_an_exception_ended_that_is_to_be_mended(tmp_path: Path) -> None:
+    run = silent_rank(tmp_path / "run")
+    run.write_rank(
+        1, 2, "", 'Exception in thread prefetch:\nTraceback (most recent call last):\n  File "a.py", line 1, in f\n'
+    )
+    run.write_rank(1, 2, "", "OSError: shard-17 is corrupt\n")
+    found = explain(*facts(run))
+    assert found.advice[0].startswith("mend the exception above that ended the thread prefetch")
+
+
 def test_stacks_are_only_promised_where_some_were_taken(tmp_path: Path) -> None:
     without = explain(*facts(silent_rank(tmp_path / "without")))
     assert without.stacks == ()
