@@ -51,8 +51,9 @@ _MISMATCH = re.compile(
 _FINGERPRINT = re.compile(r"OpType=(\w+)(?:, TensorShape=(\[[^\]]*\]), TensorDtypes=(\w+))?")
 # torch/csrc/distributed/c10d/NCCLUtils.hpp, C10D_NCCL_CHECK: what NCCL could not do stands in its last error only.
 _NCCL = re.compile(
-    r"(?s)^(?P<before>[^\n]*?)NCCL error(?: in: [^,\n]*)?[,:] (?P<kind>[^\n]*?)(?: \(run with [^)\n]*\))?"
-    r"(?:, NCCL version [^\n]*)?\n(?:nccl\w+: [^\n]*\n)?Last error: ?\n *(?P<last>\S[^\n]*)"
+    r"^(?P<before>[^\n]{0,300}?)NCCL error(?: in: [^,\n]{1,300})?[,:] (?P<kind>[^\n]{1,200}?)"
+    r"(?: \(run with [^)\n]{1,60}\))?(?:, NCCL version [^\n]{0,60})?\n"
+    r"(?:nccl\w{1,60}: [^\n]{0,300}\n)?Last error: ?\n *(?P<last>\S[^\n]{0,500})"
 )
 _EXCEPTION = re.compile(r"[A-Za-z_][\w.]*(Error|Exception|Exit|Interrupt|Warning)?(: .*)?")
 

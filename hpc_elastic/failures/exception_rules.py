@@ -225,6 +225,9 @@ def _is_port_in_use(seen: Occurrence) -> bool:
     return seen.is_of_torch and seen.says(r"EADDRINUSE|(?i:address already in use)")
 
 
+_NCCLS_SEGMENT = r"/dev/shm/nccl-|shared memory segment|posix_fallocate"
+
+
 def _is_shared_memory_full(seen: Occurrence) -> bool:
     if seen.errno == 28 and _SHARED.search(seen.own_text):
         return True
@@ -232,9 +235,7 @@ def _is_shared_memory_full(seen: Occurrence) -> bool:
     if seen.is_native and seen.says(r"</torch_") and seen.says(r"No space left on device|unable to allocate shared"):
         return True
     # NCCL's segments (nccl src/misc/shmutils.cc, pytorch/ci-infra#490, NVIDIA/nccl#290).
-    is_nccls = seen.is_native and seen.says(
-        r"NCCL error(?s:.*)(?:/dev/shm/nccl-|shared memory segment|posix_fallocate)"
-    )
+    is_nccls = seen.is_native and seen.says("NCCL error") and seen.says(_NCCLS_SEGMENT)
     if is_nccls and seen.says(r"No space left on device|failed to extend /dev/shm"):
         return True
     if seen.errno == 28 and seen.evidence.full("/dev/shm") is not None and _is_in_multiprocessing(seen):

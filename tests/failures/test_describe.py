@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import re
+import time
 from dataclasses import replace
 
 import pytest
@@ -137,3 +138,12 @@ def test_the_signature_of_a_long_message_is_that_of_all_of_it(seed: int) -> None
     message = "".join(chance.choice(words) for _ in range(1200))
     expected = re.sub(r"0x[0-9a-f]+|\d+", "#", message)[:500]
     assert failure_signature(replace(VALUE_ERROR, message=message)) == f"exception/1/{expected}"
+
+
+@pytest.mark.parametrize("repeated", [" (run with ", ", NCCL version ", "NCCL error: x", "\n"])
+def test_a_long_message_about_nccl_is_told_at_once(repeated: str) -> None:
+    """The head describes each failure while it serves all nodes; what is read of a message is bounded."""
+    message = "NCCL error: " + repeated * 100_000
+    began = time.process_time()
+    describe_failure(a_failure(1, message=message))
+    assert time.process_time() - began < 5
