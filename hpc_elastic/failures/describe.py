@@ -43,6 +43,7 @@ _COMPILERS = "TorchRuntimeError: "  # torch/_dynamo/exc.py
 _TRIED = re.compile(r"\bDynamo failed to run FX node .*: got (\w+\(.*\))(?:\n|$)")
 _NOT_LOADED = "UnpicklingError: Weights only load failed"  # torch/serialization.py
 _REFUSED = re.compile(r"WeightsUnpickler error: \s*(\S.*)")
+_BANNER = re.compile(r"([A-Za-z_][\w.]*: )?(?:[^\w\n]*\n)+")  # before words, behind the type of an exception
 # torch/csrc/distributed/c10d/ProcessGroupWrapper.cpp, with TORCH_DISTRIBUTED_DEBUG=DETAIL.
 _MISMATCH = re.compile(
     r"(?s)^(.*?Detected mismatch between collectives on ranks)\. Rank (\d+) is running collective: "
@@ -127,6 +128,7 @@ def telling_line(message: str) -> str:
     It is the next line behind a colon, as in `Error(s) in loading state_dict for Linear:`, what an operator raised
     that torch.compile tried, what torch.load did not allow in a file, and the last error of NCCL.
     """
+    message = _without_banner(message)
     first = first_line(message)
     if mismatch := _MISMATCH.match(message):
         ours, theirs = (" ".join(filter(None, _fingerprint(mismatch[number]))) for number in (3, 5))
@@ -146,6 +148,13 @@ def telling_line(message: str) -> str:
     if _EXCEPTION.fullmatch(last) is None or last in first:  # it is torn, or told already
         return first
     return first_line(f"{first.rstrip(':')}: {last}")
+
+
+def _without_banner(message: str) -> str:
+    """Return a message without the lines of signs, such as `=====`, above its first words."""
+    message = message.strip()
+    found = _BANNER.match(message)
+    return f"{found[1] or ''}{message[found.end() :].lstrip()}" if found else message
 
 
 def _fingerprint(text: str) -> tuple[str, ...]:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from hpc_elastic.failures.classes import FailureClass
 from hpc_elastic.failures.evidence import FailureEvidence
 from hpc_elastic.failures.exception_rules import HARDWARE, ILLEGAL, tell_host_oom, tell_memory
-from hpc_elastic.failures.output_end import WRAPPERS_LINES, last_line
+from hpc_elastic.failures.output_end import WRAPPERS_LINES, find_reason
 from hpc_elastic.failures.traceback_text import ends_with_fault, parse_fault, parse_traceback
 
 UNKNOWN_USE = "how much was in use is not known"
@@ -154,7 +154,7 @@ def _say_exit(end: WorkerEnd) -> str:
     dumped = _DUMPED_LATER.findall(tail) if evidence.exit_code == 1 and ends_with_fault(tail) else []
     if dumped:
         return f"faulthandler.dump_traceback_later ended it, after a timeout of {dumped[-1]}"
-    return text_of_exit(evidence) or last_line(tail) or f"exit code {evidence.exit_code}"
+    return text_of_exit(evidence) or find_reason(tail) or f"exit code {evidence.exit_code}"
 
 
 def text_of_exit(evidence: FailureEvidence) -> str:

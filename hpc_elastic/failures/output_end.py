@@ -37,6 +37,12 @@ _BOX_HEAD = re.compile(r"^╭─.*Traceback \(most recent call last\).*╮$")  #
 _BOX_FRAME = re.compile(r"^│ (\S.{0,4095}?):(\d{1,9}) in (.{1,500}?) *│$")
 _BOX_SOURCE = re.compile(r"^│ ❱ *\d+ (?:│ *)*(.*?) *│$")
 _WARNING = re.compile(r"^\S.{0,4096}:\d{1,9}: \w{0,100}Warning: |^(?:\[rank\d{1,9}\]:)?\[W\d{3,4} ")
+# What Lmod says of a module and Python of its own start, before hints, its state and an empty stack.
+_FOLLOWED_BY_HINTS = re.compile(r"Lmod has detected the following error:|Fatal Python error: ")
+_HINT_LINES = 15
+_INFORMS = re.compile(r".{0,60}\b(?:INFO|DEBUG)\b")
+_LOGS_ERROR = re.compile(r".{0,60}\b(?:ERROR|CRITICAL|FATAL)\b")
+_FAREWELL_LINES = 50
 _ERROR = re.compile(r"(?i)^\W*(?:[\w./:-]+\W+){0,4}(?:error|fatal|critical)\b")
 # Tracebacks of exceptions that Python passes over, by what stands before them: of a destructor or an atexit function
 # (sys.unraisablehook; Python 3.14 says what it was doing), and of a logger that could not write its line.
@@ -176,11 +182,29 @@ def last_line(text: str) -> str:
 
     Warnings with the line of source that Python shows below them, progress bars and summaries do not say it.
     """
+    return next(reversed(_telling_lines(text)), "")
+
+
+def find_reason(text: str) -> str:
+    """Return the line of a program's output that most likely says why it exited; "" if there is none.
+
+    That is the last one, but for what has more lines behind it that do not say it: Lmod's and Python's own errors, and
+    an error before the farewells of a logger, such as `INFO: closed`.
+    """
+    lines = _telling_lines(text)
+    told = next((line for line in reversed(lines[-_HINT_LINES:]) if _FOLLOWED_BY_HINTS.match(line)), "")
+    if told or not lines or not _INFORMS.match(lines[-1]):
+        return told or next(reversed(lines), "")
+    near = reversed(lines[-_FAREWELL_LINES:])
+    return next((line for line in near if says_error(line) or _LOGS_ERROR.match(line)), lines[-1])
+
+
+def _telling_lines(text: str) -> list[str]:
     lines = [line for line in clean_output(text).splitlines() if line.strip()]
-    telling = ""
+    telling = []
     for before, line in zip(["", *lines], lines, strict=False):
         is_source = line.startswith("  ") and _WARNING.match(before) is not None
         if is_source or _WARNING.match(line) or _BAR.search(line) or _SUMMARY.match(line):
             continue
-        telling = line.strip(_BORDERS) or telling
-    return telling
+        telling.append(line.strip(_BORDERS))
+    return [line for line in telling if line]

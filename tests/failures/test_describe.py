@@ -77,6 +77,13 @@ NO_START = a_failure(0, failure_class="start_failed", message="No such file or d
         (a_failure(1, exitcode=3, message="exit code 3"), "rank 1 on node0 failed with exit code 3"),
         (a_failure(1, message="x" * 501), f"rank 1 on node0 failed with exit code 1: {'x' * 500} [...]"),
         (a_failure(1, message="\nfirst\nsecond"), "rank 1 on node0 failed with exit code 1: first"),
+        (
+            a_failure(1, message="ConfigError: =====\nInvalid configuration\n=====\nlr: must be positive"),
+            "rank 1 on node0 failed with exit code 1: ConfigError: Invalid configuration",
+        ),
+        (a_failure(1, message="-----\n\n  no data\n"), "rank 1 on node0 failed with exit code 1: no data"),
+        (a_failure(1, message="KeyError: '?'\n"), "rank 1 on node0 failed with exit code 1: KeyError: '?'"),
+        (a_failure(1, message="=====\n"), "rank 1 on node0 failed with exit code 1: ====="),
         (KILLED, "rank 2 on node0 was killed by SIGKILL"),
         (KILLED_BY_SEGV, "rank 2 on node0 was killed by SIGSEGV: a segmentation fault in native code"),
         (ABORTED, "rank 2 on node0 was killed by SIGABRT: native code gave up"),

@@ -9,7 +9,7 @@ import pytest
 from hpc_elastic.failures.classes import FailureClass
 from hpc_elastic.failures.classify import Classified, classify, find_exit_inside
 from hpc_elastic.failures.evidence import FailureEvidence
-from hpc_elastic.failures.output_end import clean_output, last_line
+from hpc_elastic.failures.output_end import clean_output, find_reason, last_line
 
 LOST = "RuntimeError: [/pytorch/gloo/transport/tcp/pair.cc:534] Connection closed by peer [127.0.0.1]:2000"
 
@@ -377,3 +377,41 @@ def test_an_error_with_colours_is_told_without_them_and_is_no_other_than_the_pri
         "UnpicklingError: it failed; do those steps only if you trust it. \n\t(1) this",
         "",
     )
+
+
+LMOD = """Lmod has detected the following error: The following module(s) are unknown: "cuda/99"
+
+Please check the spelling or version number. Also try "module spider ..."
+It is also possible your cache file is out-of-date; it may help to try:
+  $ module --ignore_cache load "cuda/99"
+"""
+NO_CODECS = """  sys.path = [
+    '/nonexistent/lib/python3.11',
+  ]
+Fatal Python error: init_fs_encoding: failed to get the Python codec of the filesystem encoding
+Python runtime state: core initialized
+ModuleNotFoundError: No module named 'encodings'
+
+Current thread 0x00007fdaa2c7db80 (most recent call first):
+  <no Python frame>
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        (LMOD, 'Lmod has detected the following error: The following module(s) are unknown: "cuda/99"'),
+        (f"{LMOD}{'the work begins{0}' * 20}it broke{{0}}".format("\n"), "it broke"),
+        (
+            NO_CODECS,
+            "Fatal Python error: init_fs_encoding: failed to get the Python codec of the filesystem encoding",
+        ),
+        ("config error: lr must be > 0\nINFO: closed\n", "config error: lr must be > 0"),
+        ("10:00 ERROR no data\n10:01 INFO bye\n", "10:00 ERROR no data"),
+        ("step 1\n10:01 INFO gave up\n", "10:01 INFO gave up"),
+        ("error: 0.31\nloss is nan\n", "loss is nan"),
+        ("", ""),
+    ],
+)
+def test_the_reason_of_an_exit_is_the_last_line_but_for_hints_and_farewells(text: str, line: str) -> None:
+    assert find_reason(text) == line
