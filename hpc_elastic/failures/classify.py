@@ -258,6 +258,9 @@ def _of_exception(evidence: FailureEvidence, ended: _Ended) -> Classified:
         message = _as_written(evidence.message, chosen.raised)
     if chosen.failure_class is FailureClass.EXCEPTION and chosen is whole:
         message = _with_origin(message, chosen.raised, _find_origin([each.raised for each in held[: place + 1]]))
+    frame = _name(innermost_of_user(chain, chosen.raised), chosen.raised.frames, evidence)
+    if chosen is whole and frame and message == chosen.raised.short_type:  # the place is all that it says
+        message = f"{message} (at {frame})"
     if lost := lost_process(chosen.raised):
         message = f"{message} ({lost})"
     others = [each for each in held if each is not chosen and each.raised.text != chosen.raised.text]
@@ -266,7 +269,7 @@ def _of_exception(evidence: FailureEvidence, ended: _Ended) -> Classified:
     return Classified(
         failure_class=chosen.failure_class,
         message=message,
-        frame=_name(innermost_of_user(chain, chosen.raised), chosen.raised.frames, evidence),
+        frame=frame,
         detail="; ".join(part for part in (chosen.detail, after, ended.then) if part),
         rule=chosen.rule,
     )

@@ -188,6 +188,17 @@ def test_an_exception_that_was_raised_for_another_one_names_it(link: str) -> Non
     assert crashed(link, text="these failed:\na") == "Crash: these failed:\na"
 
 
+def test_an_exception_without_a_text_is_told_with_its_place() -> None:
+    stack = 'Traceback (most recent call last):\n  File "/home/ada/train.py", line 4, in step\n    assert batch\n'
+    evidence = FailureEvidence(
+        exit_code=1, written_by="bootstrap", message="AssertionError", traceback=f"{stack}AssertionError\n"
+    )
+    assert classify(evidence).message == "AssertionError (at train.py:4 in step)"
+    assert classify(without_error_file(replace(evidence, stderr_tail=evidence.traceback))).message == (
+        "AssertionError (at train.py:4 in step)"
+    )
+
+
 def test_an_exception_after_a_handled_one_does_not_name_it() -> None:
     assert crashed(WHILE, function="fall_back") == "Crash: training crashed"
     assert crashed(WHILE, source="read(file)") == "Crash: training crashed"
