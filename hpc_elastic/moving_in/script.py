@@ -26,6 +26,7 @@ from hpc_elastic.moving_in.shell import (
     expand,
     first_pipe,
     in_double_quotes,
+    is_and_list,
     mark_literals,
     split_words,
     statements,
@@ -347,7 +348,7 @@ def _carry_line(statement: Statement, moved: Moved, arguments: _Arguments) -> No
         moved.changed(statement.line, _short(statement.joined), why)
     if statement.keyword != "function" and _OF_SCRIPT.search(mark_literals(statement.text)):
         moved.not_carried(statement.line, _short(statement.joined), _NO_ARGUMENTS)
-    is_test = not statement.keyword and (_MAY_FAIL.match(statement.joined) or "&&" in statement.joined)
+    is_test = not statement.keyword and (_MAY_FAIL.match(statement.joined) or is_and_list(statement.joined))
     moved.setup.append(f"{text} || true" if is_test and "||" not in text else text)
     needed = sorted(statement.assignments().keys() & arguments.used)
     if needed and not statement.joined.startswith("export "):

@@ -148,6 +148,11 @@ def part_lists(text: str) -> str:
     return "\n".join([*out, text[begin:]])
 
 
+def is_and_list(text: str) -> bool:
+    """Return whether a statement is commands that an `&&` parts; one in quotes or in a substitution parts nothing."""
+    return next(_marks(text, "&&"), None) is not None
+
+
 def first_pipe(text: str) -> tuple[str, str]:
     """Return a command up to its first pipe, redirection, `&&`, `||`, `;` or `&`, and what follows from there."""
     place, quote = 0, ""
@@ -232,21 +237,27 @@ def _is_one_word(value: str) -> bool:
 
 
 def _split(statement: Statement) -> Iterator[Statement]:
-    """Yield the parts of `A=1; B=2` and `cd x; torchrun ...`, which are statements of their own."""
+    """Yield the parts of `A=1; B=2` and `cd x; torchrun ...`, which are statements of their own.
+
+    What stands within `{ a; b; }`, `(a; b)` or `if a; then b; fi` behind another command is no part of its own.
+    """
     if statement.keyword or "<<" in statement.text or ";" not in statement.text:
         yield statement
         return
     line, begin = statement.line, 0
     for end in [*_marks(statement.text, ";"), len(statement.text)]:
         part = statement.text[begin:end]
+        keyword, depth = _depth(part)
+        if depth > 0 and end < len(statement.text):
+            continue
         if part.strip():
-            yield Statement(line + part[: len(part) - len(part.lstrip())].count("\n"), part.strip())
+            yield Statement(line + part[: len(part) - len(part.lstrip())].count("\n"), part.strip(), keyword)
         line += part.count("\n")
         begin = end + 1
 
 
 def _marks(text: str, mark: str) -> Iterator[int]:
-    """Yield where a mark parts commands: neither in quotes, nor in a substitution or a comment."""
+    """Yield where a mark parts commands: neither in quotes, nor in a substitution, a subshell or a comment."""
     place, quote = 0, ""
     while place < len(text):
         character = text[place]
@@ -256,8 +267,10 @@ def _marks(text: str, mark: str) -> Iterator[int]:
             quote = "" if character == quote else quote
         elif character in "'\"":
             quote = character
-        elif text.startswith("$(", place) or character == "`":
-            place = _substitution_end(text, place) - 1
+        elif text.startswith(("$(", "${"), place) or character == "`":
+            place = _expansion_end(text, place) - 1
+        elif character == "(":
+            place = _closing(text, place)
         elif character == "#" and (place == 0 or text[place - 1] in " \t\n;"):
             newline = text.find("\n", place)
             place = len(text) if newline < 0 else newline

@@ -311,6 +311,26 @@ def test_compound_commands_end_at_their_own_keyword() -> None:
 
 
 @pytest.mark.parametrize(
+    "line",
+    [
+        "rsync -a data /tmp/ || { echo failed; exit 1; }",
+        "(cd lib; make) || exit 1",
+        "(make; make install)",
+        "export X=${Y:-a;b}",
+        "srun bash -c 'mkdir -p /tmp/data && cp data/* /tmp/data/'",
+    ],
+)
+def test_a_line_whose_parts_belong_together_stays_one_line_of_setup(line: str) -> None:
+    assert move_script(f"{HEAD}{line}\ntorchrun a.py\n", file="").setup == [line]
+
+
+def test_a_compound_command_behind_another_one_is_a_line_of_setup() -> None:
+    text = f"{HEAD}set -e; if [ -f .env ]; then source .env; fi; for f in a b; do touch $f; done\ntorchrun a.py\n"
+    setup = ["set -e", "if [ -f .env ]; then source .env; fi", "for f in a b; do touch $f; done"]
+    assert move_script(text, file="").setup == setup
+
+
+@pytest.mark.parametrize(
     ("line", "workdir"),
     [
         ("cd /data", "/data"),
