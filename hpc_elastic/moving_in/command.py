@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os.path
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,6 +16,7 @@ from hpc_elastic.moving_in.moved import Moved
 from hpc_elastic.moving_in.shell import (
     LITERAL,
     OUTER,
+    expand,
     first_pipe,
     mark_literals,
     part_lists,
@@ -40,6 +41,7 @@ _OF_MPIRUN = frozenset(
 NOTHING_BEHIND = "nothing runs behind the training in its job; a second job with --dependency can"
 _NO_CONTAINER = "write it as container: {runtime, image, mounts}, without which workers run on the node itself"
 _ASSIGNED = re.compile(r"([A-Za-z_]\w*)=(.*)", re.ASCII | re.DOTALL)
+_VARIABLE = re.compile(r"\$(?:\w+|\{[^}]*\})", re.ASCII)
 _COUNTED_BY_SLURM = frozenset({"nodes", "ntasks", "ntasks-per-node", "tasks-per-node"})
 _OF_SRUN = {
     "label": "`hpc-elastic logs` names the rank of each line",
@@ -101,6 +103,7 @@ class Around:
     launch: Launch
     moved: Moved
     request: ResourceRequest
+    known: Mapping[str, str] = field(default_factory=dict)  # variables, which a shell on a node knows as well
     is_under_srun: bool = False
 
 
@@ -114,6 +117,10 @@ def unwrap(words: list[str], around: Around) -> list[str]:
         if match := _ASSIGNED.fullmatch(words[0]):
             around.launch.env[match[1]] = match[2]
             words = words[1:]
+        elif _VARIABLE.fullmatch(words[0]) and (found := _next_command(words[1:])):
+            why = "it could not be read, so ranks are started without it"
+            around.moved.not_carried(around.launch.line, " ".join(words[: len(words) - len(found)]), why)
+            words = found
         elif program in _TAKERS:
             words = _TAKERS[program](words, around)
         elif program in SHELLS and (inner := _inner_script(words)) is not None:
@@ -176,6 +183,7 @@ def _inner_script(words: list[str]) -> str | None:
 
 def _last_command(script: str, around: Around) -> list[str]:
     """Return the words of the last command of a shell's script, whose earlier ones `around` gets."""
+    script = _with_known(script, around.known)
     found = [each for each in statements(part_lists(script)) if not each.keyword]
     if not found:
         return []
@@ -187,6 +195,13 @@ def _last_command(script: str, around: Around) -> list[str]:
     for behind in (tail, *(each.joined for each in found[chosen + 1 :])):
         name_tail(around.launch.line, unmark_literals(behind), around.moved)
     return split_words(command) or []
+
+
+def _with_known(script: str, known: Mapping[str, str]) -> str:
+    """Return a shell's script with the values of variables that the shell around it has exported put in."""
+    own = {name for each in statements(script) for name in each.assignments()}
+    values = {name: expand(value, known) for name, value in known.items() if name not in own and f"${name}" in script}
+    return expand(script, {name: value.replace("$", OUTER) for name, value in values.items()})
 
 
 def name_tail(line: int, tail: str, moved: Moved) -> None:

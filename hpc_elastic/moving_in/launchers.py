@@ -7,7 +7,8 @@ ft_launcher.
 from __future__ import annotations
 
 import os.path
-from collections.abc import Callable, Collection
+import re
+from collections.abc import Callable, Collection, Mapping
 
 from hpc_elastic.moving_in.command import LAUNCHERS, PYTHON, SHELLS, Around, Launch, unwrap
 from hpc_elastic.moving_in.directives import ResourceRequest
@@ -47,31 +48,95 @@ _ACCELERATE_VARIABLES = {
     "mixed-precision": "ACCELERATE_MIXED_PRECISION",
     "gradient-accumulation-steps": "ACCELERATE_GRADIENT_ACCUMULATION_STEPS",
 }
+LAUNCHER = 4
+# What scripts run by srun before the training: to look around, to copy, to prepare.
+_NO_TRAINING = frozenset(
+    {
+        *(
+            "hostname",
+            "nvidia-smi",
+            "rocm-smi",
+            "amd-smi",
+            "xpu-smi",
+            "dcgmi",
+            "env",
+            "printenv",
+            "echo",
+            "printf",
+            "date",
+        ),
+        *(
+            "uname",
+            "lscpu",
+            "numactl",
+            "free",
+            "df",
+            "du",
+            "id",
+            "whoami",
+            "true",
+            "false",
+            "sleep",
+            "which",
+            "type",
+            "ip",
+        ),
+        *(
+            "mkdir",
+            "rm",
+            "rmdir",
+            "cp",
+            "mv",
+            "ln",
+            "ls",
+            "cat",
+            "tee",
+            "touch",
+            "chmod",
+            "rsync",
+            "tar",
+            "unzip",
+            "pigz",
+        ),
+        *("gunzip", "unxz", "zstd", "find", "sbcast", "sed", "awk", "grep", "sync", "pip", "pip3", "git", "module"),
+        *("killall", "pkill", "kill", "python", "conda", "squashfuse", "mount", "ray", "test", "scontrol"),
+        *("set", "enroot", "apptainer", "singularity", "nvidia-cuda-mps-control", "tensorboard", "ipcs", "stat"),
+    }
+)
 _NO_BUFFER = "workers write without a buffer"
 _DEEPSPEED_FLAGS = frozenset({"no-python", "module", "no-local-rank", "no-ssh", "no-ssh-check", "bind-cores-to-rank"})
 
 
-def is_launch(words: list[str]) -> int:
-    """Return how surely these words start the training: 3 a launcher, 2 srun of a Python, 1 a Python; 0 not."""
-    around = Around(Launch(0), Moved(), ResourceRequest())
+def is_launch(words: list[str], known: Mapping[str, str] | None = None) -> int:
+    """Return how surely these words start the training: `LAUNCHER` most surely, 0 not at all.
+
+    Below a launcher come Python under srun, Python alone or a shell script under srun, any other program under srun.
+    """
+    around = Around(Launch(0), Moved(), ResourceRequest(), known or {})
     command = unwrap(words, around)
     if not command:
         return 0
     program = os.path.basename(command[0])
     if program in ("torchrun", "ft_launcher", "deepspeed") or (program == "accelerate" and command[1:2] == ["launch"]):
-        return 3
+        return LAUNCHER
     if PYTHON.fullmatch(program):
         if _from_launcher_on(command[1:]):
-            return 3
+            return LAUNCHER
         is_file = any(word.endswith(".py") for word in command[1:]) or "-m" in command[1:3]
         if not is_file:
             return 0
-        return 2 if around.is_under_srun else 1
+        return 3 if around.is_under_srun else 2
+    if not around.is_under_srun:
+        return 0
     is_shell_script = program in SHELLS and any(word.endswith(".sh") for word in command[1:])
-    return 1 if around.is_under_srun and (is_shell_script or program.endswith((".sh", ".py"))) else 0
+    if is_shell_script or program.endswith((".sh", ".py")):
+        return 2
+    return 0 if program in SHELLS or program in _NO_TRAINING or not re.match(r"[\w.]", program) else 1
 
 
-def read_launch(words: list[str], line: int, moved: Moved, request: ResourceRequest) -> Launch:
+def read_launch(
+    words: list[str], line: int, moved: Moved, request: ResourceRequest, known: Mapping[str, str]
+) -> Launch:
     """Return what a launch command starts, and put what its options say into the job file.
 
     Args:
@@ -79,9 +144,10 @@ def read_launch(words: list[str], line: int, moved: Moved, request: ResourceRequ
         line: where it stands.
         moved: gets the remarks.
         request: what is asked of Slurm, which srun's options may change.
+        known: variables whose values are known.
     """
     launch = Launch(line)
-    around = Around(launch, moved, request)
+    around = Around(launch, moved, request, known)
     command = unwrap(words, around)
     if not command:
         return launch
@@ -233,9 +299,8 @@ def _read_program(launch: Launch, command: list[str], around: Around) -> None:
     launch.workers = None if around.is_under_srun else 1
     if not PYTHON.fullmatch(os.path.basename(program)):
         _target(launch, command, is_module=False, is_program=True)
-        if os.path.basename(program) in SHELLS or program.endswith(".sh"):
-            why = "it is started once a rank, and was not read: if it starts torchrun or the like, move that command in"
-            around.moved.changed(launch.line, unmark_literals(" ".join(command[:2])), why)
+        why = "it is started once a rank, and was not read: if it starts torchrun or the like, move that command in"
+        around.moved.changed(launch.line, unmark_literals(" ".join(command[:2])), why)
         return
     launch.python = program
     while rest and rest[0].startswith("-") and rest[0] != "-m":

@@ -17,7 +17,7 @@ from hpc_elastic.errors import JobError
 from hpc_elastic.job.schema import default_of
 from hpc_elastic.moving_in.command import NOTHING_BEHIND, Launch, name_tail
 from hpc_elastic.moving_in.directives import Directive, ResourceRequest, carry_directive, read_directives
-from hpc_elastic.moving_in.launchers import is_launch, read_launch
+from hpc_elastic.moving_in.launchers import LAUNCHER, is_launch, read_launch
 from hpc_elastic.moving_in.moved import Moved
 from hpc_elastic.moving_in.shell import (
     LITERAL,
@@ -53,6 +53,7 @@ _COMPUTED = re.compile(
     re.ASCII,
 )
 _OF_SCRIPT = re.compile(r"\$(?:[0-9@*#]|\{#?[0-9@*#])")  # what follows the script's name at its call
+_ALL_OF_SCRIPT = re.compile(r"\$(?:[@*]|\{[@*]\})")
 _REFERENCE = re.compile(r"\$(?:\{([A-Za-z_]\w*)\}|([A-Za-z_]\w*))", re.ASCII)
 _OF_A_TASK = {
     "SLURM_PROCID": "RANK",
@@ -108,14 +109,14 @@ def move_script(text: str, *, file: str) -> Moved:
     known = _static_values(everything)
     place, words = _find_launch(everything, known, file)
     moved.launch_line = everything[place].line
-    launch = read_launch(words, everything[place].line, moved, request)
+    launch = read_launch(words, everything[place].line, moved, request, known)
     if not launch.target:
         raise JobError([f"{file}:{launch.line}: the command names no script: {everything[place].joined}"])
     _name_rest(everything, place, moved)
     _name_split_words(everything[place], launch, known, moved)
     _name_restarts(launch, moved)
     arguments = _Arguments(launch, moved, everything[:place], known)
-    args = [arguments.literal(word) for word in launch.args]
+    args = [arguments.literal(word) for word in _without_own_arguments(launch, moved)]
     target = arguments.literal(launch.target, is_path=True)
     env = {name: arguments.literal(value) for name, value in launch.env.items() if name not in _MEETING}
     _carry_setup(everything[:place], moved, arguments)
@@ -153,19 +154,23 @@ def _find_launch(everything: list[Statement], known: dict[str, str], file: str) 
             continue
         command, _ = first_pipe(expand(mark_literals(statement.joined), known))
         words = split_words(command.removeprefix("eval ").strip()) or []
-        if words and (sureness := is_launch(words)):
+        if words and (sureness := is_launch(words, known)):
             found.append((sureness, place, words))
     best = max((sureness for sureness, _, _ in found), default=0)
     chosen = [(place, words) for sureness, place, words in found if sureness == best]
     hidden = [each for each in everything if each.keyword and _starts_training(each.text)]
-    if hidden and best < 3:
+    if hidden and best < LAUNCHER:
         what = "a function" if hidden[0].keyword == "function" else f"`{hidden[0].keyword}`"
         problem = f"{file}:{hidden[0].line}: the training is started within {what}"
         tip = "write the one command that starts it on a line of its own, and say `init --from` again"
         raise JobError([problem], tip=tip)
     if not chosen:
         looked = "torchrun, srun python, accelerate launch, deepspeed, ft_launcher"
-        raise JobError([f"{file}: no command that starts a training was found (looked for {looked})"])
+        tip = (
+            "write the command on a line of its own, with the launcher's name in it and not in a variable that the "
+            "script makes piece by piece; without a script, `hpc-elastic init train.py` writes a job file"
+        )
+        raise JobError([f"{file}: no command that starts a training was found (looked for {looked})"], tip=tip)
     if len(chosen) > 1:
         lines = ", ".join(str(everything[place].line) for place, _ in chosen)
         tip = "one job file is one run: make a script for each, and say `init --from` for each"
@@ -178,7 +183,10 @@ def _starts_training(text: str) -> bool:
 
 
 def _static_values(everything: list[Statement]) -> dict[str, str]:
-    """Return the variables that are assigned once, to what needs no shell to be known."""
+    """Return the variables that are assigned once, to what needs no shell to be known.
+
+    The words of a command (`LAUNCHER="torchrun --nnodes $(wc -l < hosts) "`) are known although bash computes some.
+    """
     assigned: dict[str, list[str]] = {}
     for statement in everything:
         for name, value in statement.assignments().items():
@@ -186,8 +194,25 @@ def _static_values(everything: list[Statement]) -> dict[str, str]:
         for name in _set_on_the_way(statement):
             assigned.setdefault(name, []).append("$(computed)")
     return {
-        name: values[0] for name, values in assigned.items() if len(values) == 1 and not _COMPUTED.search(values[0])
+        name: values[0]
+        for name, values in assigned.items()
+        if len(values) == 1 and (not _COMPUTED.search(values[0]) or _is_command(values[0]))
     }
+
+
+def _is_command(value: str) -> bool:
+    """Return whether a value is several words of a command, a program with arguments or options, or `"$@"`."""
+    words = split_words(value) or []
+    if len(words) == 1 and words[0] != value:  # in quotes
+        words = split_words(words[0]) or []
+    if len(words) == 1 and _ALL_OF_SCRIPT.fullmatch(words[0]):
+        return True
+    is_start = bool(words) and (_is_program(words[0]) or is_launch(words) > 0)
+    return len(words) > 1 and (is_start or any(re.match(r"--?[A-Za-z]", word) for word in words))
+
+
+def _is_program(word: str) -> bool:
+    return word.endswith((".py", ".sh")) or os.path.basename(word) in ("srun", "mpirun", "mpiexec")
 
 
 def _set_on_the_way(statement: Statement) -> list[str]:
@@ -251,6 +276,14 @@ class _Arguments:
         return f"${{{name}}}"
 
 
+def _without_own_arguments(launch: Launch, moved: Moved) -> list[str]:
+    """Return the training's arguments without `"$@"`: a script that is given none has no word there, not an empty one."""
+    given = [word for word in launch.args if not _ALL_OF_SCRIPT.fullmatch(word)]
+    if len(given) < len(launch.args):
+        moved.not_carried(launch.line, "$@", _NO_ARGUMENTS)
+    return given
+
+
 def _name_restarts(launch: Launch, moved: Moved) -> None:
     if "restart.max_restarts" not in launch.keys and "requeue.max" not in moved.keys:
         numbers = f"{default_of(_RESTARTS)} and {default_of(_REQUEUES)}"
@@ -309,6 +342,8 @@ def _carry_setup(before: list[Statement], moved: Moved, arguments: _Arguments) -
             why = "the workers start in workdir, wherever setup goes: write that folder there"
             moved.not_carried(statement.line, _short(text), why)
             _carry_line(statement, moved, arguments)
+        elif re.fullmatch(r"clear|reset", text):
+            moved.not_needed(statement.line, text, "a job has no terminal")
         elif re.match(r"trap\b", text):
             moved.not_carried(
                 statement.line,

@@ -398,6 +398,41 @@ def test_what_differs_from_rank_to_rank_is_named(command: str, kind: Kind) -> No
     assert [each.kind for each in moved.remarks if "SLURM_PROCID" in each.what] == [kind]
 
 
+@pytest.mark.parametrize("words", ['"$@"', "$@", "${@}", '"$*"', "$ARGS", "${ARGS}"])
+def test_the_script_s_own_arguments_are_named_and_leave_no_empty_argument(words: str) -> None:
+    moved = move_script(f'{HEAD}ARGS="$@"\nsrun torchrun -m titan.train --x {words}\n', file="")
+    assert moved.document()["entrypoint"] == {"module": "titan.train", "args": ["--x"]}
+    found = [each for each in moved.remarks if each.what == "$@"]
+    assert [(each.line, each.kind) for each in found] == [(4, Kind.NOT_CARRIED)]
+
+
+@pytest.mark.parametrize(
+    ("command", "target", "args"),
+    [
+        ("litgpt pretrain --devices 8", "litgpt", ["pretrain", "--devices", "8"]),
+        ("./select_gpu python a.py --x", "./select_gpu", ["python", "a.py", "--x"]),
+    ],
+)
+def test_another_program_under_srun_is_started_once_a_rank(command: str, target: str, args: list[str]) -> None:
+    text = f"#SBATCH --ntasks-per-node=4\nsrun nvidia-smi\nsrun --ntasks-per-node=1 mkdir -p /tmp/x\nsrun {command}\n"
+    document = move_script(text, file="").document()
+    assert document["entrypoint"] == {"command": target, "args": args}
+    assert (document["workers_per_node"], document["worker_env"]) == (4, {"slurm": "rank"})
+    assert len(document["setup"]) == 2
+
+
+def test_a_variable_in_front_of_the_training_is_named_and_left_out() -> None:
+    profile = 'if [ -n "$PROFILE" ]; then NSYS="nsys profile"; fi'
+    moved = move_script(f'{HEAD}{profile}\nsrun bash -c "${{NSYS}} python a.py --x"\n', file="")
+    assert moved.document()["entrypoint"] == {"script": "a.py", "args": ["--x"]}
+    assert ["${NSYS}"] == [each.what for each in moved.remarks if each.kind is Kind.NOT_CARRIED]
+
+
+def test_a_shell_s_own_variable_is_not_that_of_the_script_around_it() -> None:
+    text = f"{HEAD}LR=1\nexport WD=2\nsrun bash -c 'LR=3; python a.py --lr $LR --wd $WD'\n"
+    assert move_script(text, file="").document()["entrypoint"]["args"] == ["--lr", "${LR}", "--wd", "2"]
+
+
 def test_a_launcher_that_ran_on_one_node_of_several_is_named() -> None:
     text = "#SBATCH -N 2\ntorchrun --max-restarts=1 a.py\n"
     assert ["all 2 nodes" in each.why for each in move_script(text, file="").remarks] == [True]

@@ -21,6 +21,7 @@ Capture = pytest.CaptureFixture[str]
 
 # Nodes, workers a node, GPUs a node, and CPUs a worker of what each script starts; None: it asks for none.
 WORLDS = {
+    "accelerate-in-variables": (4, "auto", 4, 40),
     "accelerate-config-file": (1, 2, 2, None),
     "accelerate-multi-node": (4, 4, None, 8),
     "array-sweep": (1, 1, 1, None),
@@ -30,6 +31,7 @@ WORLDS = {
     "deepspeed-hostfile": (2, 4, 4, None),
     "deepspeed-one-node": (1, 8, 8, None),
     "ft-launcher": ((14, 16), 8, 8, None),
+    "launcher-in-variables": (2, 4, 4, 10),
     "late-directives": (1, 1, None, None),
     "mpirun": (2, 4, None, None),
     "numactl-and-export": (1, 2, None, None),
@@ -43,6 +45,7 @@ WORLDS = {
     "torchrun-c10d": (4, 8, 8, 12),
     "torchrun-one-node": (1, "auto", 4, None),
     "uv-heredoc-setup": (2, 4, 4, None),
+    "wrapper-of-each-rank": (2, 8, 8, 7),
 }
 # Programs of a cluster in small: each goes on with the first word that is a program, and the last writes its words.
 ON = """#!/bin/bash
@@ -58,7 +61,7 @@ PROGRAMS = {
     **dict.fromkeys(("srun", "mpirun", "apptainer", "uv", "conda", "numactl"), ON),
     **dict.fromkeys(("python", "python3", "torchrun", "ft_launcher", "deepspeed", "accelerate"), WRITES_WORDS),
     **dict.fromkeys(("scontrol", "hostname"), SAYS),
-    "module": NOTHING,
+    **dict.fromkeys(("module", "clear"), NOTHING),
 }
 SLURM = {
     "SLURM_JOB_ID": "77",
@@ -164,9 +167,9 @@ def expanded(argument: str, environ: dict[str, str]) -> str:
     return re.sub(r"\$\$|\$\{(\w+)\}", lambda match: environ[match[1]] if match[1] else "$", argument)
 
 
-# bash makes two words of its $RESUME, which a remark says; a shell's script is no launcher that could write its words.
+# bash makes two words of its $RESUME, which a remark says; a script of a shell or a wrapper could not write its words.
 WORDS_DIFFER = {"resume-if-there"}
-NO_PYTHON = {"srun-shell-script"}
+NO_PYTHON = {"srun-shell-script", "wrapper-of-each-rank"}
 
 
 @pytest.mark.long
