@@ -277,7 +277,7 @@ class _Arguments:
 
 
 def _without_own_arguments(launch: Launch, moved: Moved) -> list[str]:
-    """Return the training's arguments without `"$@"`: a script that is given none has no word there, not an empty one."""
+    """Return the training's arguments without `"$@"`: of no arguments bash makes no word, not even an empty one."""
     given = [word for word in launch.args if not _ALL_OF_SCRIPT.fullmatch(word)]
     if len(given) < len(launch.args):
         moved.not_carried(launch.line, "$@", _NO_ARGUMENTS)
@@ -314,36 +314,17 @@ def _carry_inner(before: list[Statement], moved: Moved, arguments: _Arguments) -
 
 
 def _carry_setup(before: list[Statement], moved: Moved, arguments: _Arguments) -> None:
-    meeting: set[str] = set()
-    is_deepspeed = arguments.launcher == "deepspeed"
+    left_out = _left_out_names(before, arguments)
     for statement in before:
-        text, assigned = statement.joined, statement.assignments()
-        names = set(assigned)
-        is_meeting = bool(assigned) and all(
-            name in _MEETING or _NODE_LIST.search(value) or meeting & _names_in(value)
-            for name, value in assigned.items()
-        )
-        if is_meeting and not names & arguments.used:
-            meeting |= names
-            moved.not_needed(
-                statement.line, _short(text), "the agents find each other, and give the ranks their addresses"
-            )
-        elif re.match(r"(echo|printf)\b", text) and meeting & statement.names:
-            moved.not_needed(statement.line, _short(text), "it prints what is not needed")
-        elif re.fullmatch(r"export\s+(\w+\s*)+", text) and set(text.split()[1:]) <= _MEETING | meeting:
-            moved.not_needed(statement.line, _short(text), "the agents give the ranks their addresses")
-        elif is_deepspeed and not assigned and re.search(r"scontrol\s+show\s+hostname", text):
-            moved.not_needed(statement.line, _short(text), "Slurm starts one agent a node, without ssh and a host file")
-        elif "OMP_NUM_THREADS" in names and _THREADS.search(text):
-            moved.not_needed(statement.line, _short(text), "resources.cpus_per_worker sets it")
+        text = statement.joined
+        if why := _why_not_needed(statement, left_out, arguments):
+            moved.not_needed(statement.line, _short(text), why)
         elif not statement.keyword and (match := re.fullmatch(r"cd\s+(?:--\s+)?(\S+|\"[^\"]*\"|'[^']*')", text)):
             _carry_cd(statement, match[1], moved, arguments)
         elif re.search(r"(^|[\s;&|(])(cd|pushd|popd)\b", text):
             why = "the workers start in workdir, wherever setup goes: write that folder there"
             moved.not_carried(statement.line, _short(text), why)
             _carry_line(statement, moved, arguments)
-        elif re.fullmatch(r"clear|reset", text):
-            moved.not_needed(statement.line, text, "a job has no terminal")
         elif re.match(r"trap\b", text):
             moved.not_carried(
                 statement.line,
@@ -356,6 +337,41 @@ def _carry_setup(before: list[Statement], moved: Moved, arguments: _Arguments) -
             moved.not_carried(statement.line, _short(text), "setup starts nothing that goes on in the background")
         else:
             _carry_line(statement, moved, arguments)
+
+
+def _left_out_names(before: list[Statement], arguments: _Arguments) -> set[str]:
+    """Return the variables that only find addresses, and that no line which stays refers to."""
+    left_out: set[str] = set()
+    for statement in before:
+        assigned = statement.assignments()
+        is_meeting = bool(assigned) and all(
+            name in _MEETING or _NODE_LIST.search(value) or left_out & _names_in(value)
+            for name, value in assigned.items()
+        )
+        if is_meeting and not assigned.keys() & arguments.used:
+            left_out |= assigned.keys()
+    while True:
+        staying = [each for each in before if not _why_not_needed(each, left_out, arguments)]
+        needed = left_out & {name for each in staying for name in (*each.names, *each.assignments())}
+        if not needed:
+            return left_out
+        left_out -= needed
+
+
+def _why_not_needed(statement: Statement, left_out: set[str], arguments: _Arguments) -> str:
+    """Return why a line before the training is left out without loss, empty if it is not."""
+    text, names = statement.joined, statement.assignments().keys()
+    if names and names <= left_out:
+        return "the agents find each other, and give the ranks their addresses"
+    if re.match(r"(echo|printf)\b", text) and left_out & statement.names:
+        return "it prints what is not needed"
+    if re.fullmatch(r"export\s+(\w+\s*)+", text) and set(text.split()[1:]) <= _MEETING | left_out:
+        return "the agents give the ranks their addresses"
+    if arguments.launcher == "deepspeed" and not names and re.search(r"scontrol\s+show\s+hostname", text):
+        return "Slurm starts one agent a node, without ssh and a host file"
+    if "OMP_NUM_THREADS" in names and _THREADS.search(text):
+        return "resources.cpus_per_worker sets it"
+    return "a job has no terminal" if re.fullmatch(r"clear|reset", text) else ""
 
 
 def _carry_cd(statement: Statement, folder: str, moved: Moved, arguments: _Arguments) -> None:

@@ -228,6 +228,18 @@ def test_an_address_that_the_training_is_given_is_still_looked_up() -> None:
     assert moved.document()["entrypoint"]["args"] == ["--server", "${HEAD}"]
 
 
+def test_an_address_that_a_line_of_setup_uses_is_still_looked_up() -> None:
+    look_up = "HOSTNAMES=$(scontrol show hostnames)"
+    loop = "for host in $HOSTNAMES; do echo $host slots=8 >> hosts; done"
+    moved = move_script(f"{HEAD}{look_up}\nMASTER_ADDR=$(hostname)\n{loop}\ntorchrun a.py\n", file="")
+    assert moved.setup == [look_up, loop]
+
+
+def test_an_address_that_a_condition_changes_is_set_before_it() -> None:
+    before = ["set -u", "export MASTER_ADDR=$(hostname)", 'if [ -n "$X" ]; then MASTER_ADDR="${MASTER_ADDR}i"; fi']
+    assert move_script("\n".join([*before, "torchrun a.py"]), file="").setup == before
+
+
 def test_cpus_that_cannot_be_shared_out_evenly_are_those_of_the_node() -> None:
     moved = move_script("#SBATCH -c 10\ntorchrun --nproc-per-node=4 a.py\n", file="")
     assert moved.document()["sbatch"] == {"cpus-per-task": 10}
@@ -425,7 +437,7 @@ def test_a_variable_in_front_of_the_training_is_named_and_left_out() -> None:
     profile = 'if [ -n "$PROFILE" ]; then NSYS="nsys profile"; fi'
     moved = move_script(f'{HEAD}{profile}\nsrun bash -c "${{NSYS}} python a.py --x"\n', file="")
     assert moved.document()["entrypoint"] == {"script": "a.py", "args": ["--x"]}
-    assert ["${NSYS}"] == [each.what for each in moved.remarks if each.kind is Kind.NOT_CARRIED]
+    assert [each.what for each in moved.remarks if each.kind is Kind.NOT_CARRIED] == ["${NSYS}"]
 
 
 def test_a_shell_s_own_variable_is_not_that_of_the_script_around_it() -> None:
