@@ -251,7 +251,9 @@ def _carry_srun(option: Directive, around: Around) -> None:
         moved.not_carried(line, option.text, "binding: none | numa | cores | nearest says how ranks are bound")
     elif name in _OF_SRUN:
         moved.not_needed(line, option.text, _OF_SRUN[name])
-    elif name in _COUNTED_BY_SLURM and not (option.value or "").isdecimal():
+    elif re.fullmatch(r"\$\{?SLURM_\w+\}?", option.value or "") or (
+        name in _COUNTED_BY_SLURM and not (option.value or "").isdecimal()
+    ):
         moved.not_needed(line, option.text, "the whole job takes part")
     elif name in ("nodelist", "w"):
         moved.not_carried(line, option.text, "the whole job takes part")

@@ -8,7 +8,14 @@ from dataclasses import dataclass
 from datetime import timedelta
 
 from hpc_elastic.job.names import fit_name
-from hpc_elastic.job.sbatch_options import count_gres_gpus, long_name, normalize_option, read_count, read_memory
+from hpc_elastic.job.sbatch_options import (
+    count_gpus,
+    count_gres_gpus,
+    long_name,
+    normalize_option,
+    read_count,
+    read_memory,
+)
 from hpc_elastic.moving_in.moved import Moved
 from hpc_elastic.moving_in.shell import split_words
 from hpc_elastic.units import format_duration, parse_duration
@@ -73,6 +80,7 @@ class ResourceRequest:
     gpus_per_node: int | None = None
     gpus_per_task: int | None = None
     gpus: int | None = None
+    gpu_type: str | None = None  # of gpus_per_task or gpus
 
     def count_nodes(self) -> int:
         """Return the number of nodes, of which Slurm gives at least one."""
@@ -130,6 +138,9 @@ def read_options(words: list[str], number: int) -> Iterator[Directive | tuple[in
         if not word.startswith("-") or word in ("-", "--"):
             yield number, word
             continue
+        if re.fullmatch(rf"-[{_SHORT_FLAGS}]{{2,}}", word):  # -vv, -Qv
+            yield from (Directive(number, long_name(letter), None) for letter in dict.fromkeys(word[1:]))
+            continue
         if not word.startswith("--") and len(word) > 2:  # -N4, -N=4
             name, found = word[:2], word[2:].removeprefix("=")
         option = long_name(name)
@@ -178,12 +189,14 @@ def _count(directive: Directive, _: Moved, request: ResourceRequest) -> None:
 
 def _gpus(directive: Directive, moved: Moved, request: ResourceRequest) -> None:
     text = directive.value or ""
-    kind, colon, count = text.rpartition(":")
-    setattr(request, directive.option.replace("-", "_"), read_count(count))
+    kind, colon, _ = text.rpartition(":")
+    setattr(request, directive.option.replace("-", "_"), count_gpus(text))
     if colon and directive.option == "gpus-per-node":
         moved.sbatch["gpus-per-node"] = text
+    elif "," in text:
+        moved.not_carried(directive.line, directive.text, "sbatch: {gpus-per-node: TYPE:COUNT} asks for a type")
     elif colon:
-        moved.not_carried(directive.line, f"the GPU type {kind}", "sbatch: {gpus-per-node: TYPE:COUNT} asks for a type")
+        request.gpu_type = kind
 
 
 def _gres(directive: Directive, moved: Moved, request: ResourceRequest) -> None:
@@ -259,6 +272,7 @@ def _signal(directive: Directive, moved: Moved, _: ResourceRequest) -> None:
 _NOT_NEEDED = {
     **dict.fromkeys(("output", "error", "open-mode"), _LOGS),
     **dict.fromkeys(("requeue", "no-kill"), "the job is submitted so; requeue.max and requeue.on say when"),
+    **dict.fromkeys(("verbose", "quiet"), "it is about what sbatch itself says"),
 }
 _CARRIERS: dict[str, Callable[[Directive, Moved, ResourceRequest], None]] = {
     "job-name": _name,

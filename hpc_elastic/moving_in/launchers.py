@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Mapping
 from hpc_elastic.moving_in.command import LAUNCHERS, PYTHON, SHELLS, Around, Launch, unwrap
 from hpc_elastic.moving_in.directives import ResourceRequest
 from hpc_elastic.moving_in.moved import Moved
-from hpc_elastic.moving_in.shell import unmark_literals
+from hpc_elastic.moving_in.shell import LITERAL, unmark_literals
 
 _MEETS = "the agents meet through the run directory, and nothing has to be named"
 _NODE = "Slurm says which node this is, and the agents publish an address and a free port"
@@ -218,7 +218,10 @@ def _read_torchrun(launch: Launch, words: list[str], around: Around) -> None:
     if _is_number(restarts):
         launch.keys["restart.max_restarts"] = int(restarts or 0)
         del given["max-restarts"]
-    if role := given.get("role"):
+    role = given.get("role") or ""
+    if re.search(rf"[${LITERAL}]", role):
+        moved.not_needed(line, _shown("role", role), "`hpc-elastic logs` names the node of each rank")
+    elif role:
         launch.keys["role"] = role
     if "virtual-local-rank" in given:
         launch.keys["virtual_local_rank"] = True

@@ -44,7 +44,7 @@ _NODE_LIST = re.compile(
     r"scontrol\s+show\s+hostname|SLURM_(JOB_)?NODELIST|hostname\s+(--ip-address|-[iI])|\bnproc_per|SLURMD_NODENAME"
 )
 _THREADS = re.compile(r"\$\{?SLURM_CPUS_PER_TASK")
-_TASKS = re.compile(r"SLURM_(PROCID|LOCALID|NTASKS|NTASKS_PER_NODE|TASKS_PER_NODE|STEP_\w+)\b")
+_TASKS = re.compile(r"SLURM_(PROCID|LOCALID|NPROCS|NTASKS|NTASKS_PER_NODE|TASKS_PER_NODE|STEP_\w+)\b")
 # What bash knows without an environment variable of that name, as far as people use it in scripts (bash(1)).
 _OF_BASH = r"RANDOM|SRANDOM|SECONDS|EPOCHSECONDS|EPOCHREALTIME|BASHPID|PPID|UID|EUID|HOSTNAME"
 _COMPUTED = re.compile(
@@ -59,18 +59,22 @@ _OF_A_TASK = {
     "SLURM_PROCID": "RANK",
     "SLURM_LOCALID": "LOCAL_RANK",
     "SLURM_NODEID": "GROUP_RANK",
-    "SLURM_NTASKS": "WORLD_SIZE",
+    **dict.fromkeys(("SLURM_NTASKS", "SLURM_NPROCS", "SLURM_STEP_NUM_TASKS"), "WORLD_SIZE"),
+    "SLURM_NTASKS_PER_NODE": "LOCAL_WORLD_SIZE",
 }
 _OF_A_NODE = {
     **dict.fromkeys(("SLURM_PROCID", "SLURM_NODEID"), "GROUP_RANK"),
-    **dict.fromkeys(("SLURM_NNODES", "SLURM_JOB_NUM_NODES", "SLURM_NTASKS"), "GROUP_WORLD_SIZE"),
+    **dict.fromkeys(("SLURM_NNODES", "SLURM_JOB_NUM_NODES", "SLURM_NTASKS", "SLURM_NPROCS"), "GROUP_WORLD_SIZE"),
 }
+_OF_NODES, _OF_TASKS = r"\$?\{?SLURM_(?:NNODES|JOB_NUM_NODES)\}?", r"\$?\{?SLURM_NTASKS_PER_NODE\}?"
+_ALL_TASKS = re.compile(rf"\$\(\(\s*(?:{_OF_NODES}\s*\*\s*{_OF_TASKS}|{_OF_TASKS}\s*\*\s*{_OF_NODES})\s*\)\)")
 _OF_ONE = frozenset({"SLURM_PROCID", "SLURM_LOCALID", "SLURM_NODEID"})  # what differs from task to task
 _RESTARTS, _REQUEUES = "restart.max_restarts", "requeue.max"
 _MAY_FAIL = re.compile(r"(\[|\[\[|test|\(\(|let)\s")
 _STARTS = re.compile(
     r"(^|[\s;(])(torchrun|deepspeed|ft_launcher|accelerate\s+launch|srun\s[^\n]*python|python3?\s+-m\s+torch\.distr)"
 )
+_ONE_TASK = "there is one task a node now, whose ranks an agent starts: does the line still mean the same?"
 _NO_ARGUMENTS = "a run has no arguments of a script; write the value"
 _MOST_BYTES = 1 << 20
 _FIRST_LINE = re.compile(r"#![ \t]*(\S[^\n]*)")
@@ -87,7 +91,7 @@ def move_script(text: str, *, file: str) -> Moved:
 
     Raises:
         JobError: there is no command that starts a training, or more than one, or it stands in a compound command; or
-            it is a script of another language.
+            it is a script of another language, or of a heterogeneous job.
     """
     if len(text) > _MOST_BYTES or "\0" in text:
         raise JobError([f"{file}: expected a batch script of at most 1 MiB of text"])
@@ -102,6 +106,9 @@ def move_script(text: str, *, file: str) -> Moved:
     for found in read_directives(text):
         if isinstance(found, Directive):
             carry_directive(found, moved, request)
+        elif found[1] in ("hetjob", "packjob"):
+            tip = "a run has nodes of one kind: leave the options of one component in it; `roles` share out its nodes"
+            raise JobError([f"{file}:{found[0]}: heterogeneous jobs are not supported"], tip=tip)
         else:
             moved.not_carried(found[0], found[1], "it could not be read")
     _name_late_directives(text, moved)
@@ -239,6 +246,7 @@ class _Arguments:
 
     def literal(self, word: str, *, is_path: bool = False) -> str:
         """Return a word of a command as the job file says it."""
+        word = _ALL_TASKS.sub("$SLURM_NTASKS", word)
         if _COMPUTED.search(word):
             return self._computed(word)
         out, place = [], 0
@@ -271,6 +279,8 @@ class _Arguments:
         elif self._launch.is_in_shell and any(name in word for name in _OF_ONE):
             why = "setup computes it once, on the first node, and not for each rank"
             self._moved.not_carried(self.line, unmark_literals(word), why)
+        elif _TASKS.search(word):
+            self._moved.changed(self.line, unmark_literals(word), _ONE_TASK)
         name = f"MOVED_{len(self.exports) + 1}"
         self.exports.append(f'export {name}="{in_double_quotes(word)}"')
         return f"${{{name}}}"
@@ -395,8 +405,7 @@ def _carry_cd(statement: Statement, folder: str, moved: Moved, arguments: _Argum
 def _carry_line(statement: Statement, moved: Moved, arguments: _Arguments) -> None:
     text = statement.text.strip("\n")
     if _TASKS.search(text):
-        why = "there is one task a node now, whose ranks an agent starts: does the line still mean the same?"
-        moved.changed(statement.line, _short(statement.joined), why)
+        moved.changed(statement.line, _short(statement.joined), _ONE_TASK)
     if statement.keyword != "function" and _OF_SCRIPT.search(mark_literals(statement.text)):
         moved.not_carried(statement.line, _short(statement.joined), _NO_ARGUMENTS)
     is_test = not statement.keyword and (_MAY_FAIL.match(statement.joined) or is_and_list(statement.joined))
@@ -459,7 +468,9 @@ def _count(launch: Launch, moved: Moved, request: ResourceRequest) -> None:
         keys["worker_env.slurm"] = "rank"
     keys["workers_per_node"] = workers
     is_typed = "gpus-per-node" in moved.sbatch or str(moved.sbatch.get("gres", "")).startswith("gpu")
-    if gpus is not None and not is_typed:
+    if gpus is not None and request.gpu_type is not None and not is_typed:
+        moved.sbatch["gpus-per-node"] = f"{request.gpu_type}:{gpus}"
+    elif gpus is not None and not is_typed:
         keys["resources.gpus_per_node"] = gpus
     if request.cpus_per_gpu is not None and gpus:
         total: int | None = request.cpus_per_gpu * gpus

@@ -43,6 +43,10 @@ HEAD = "#!/bin/bash\n#SBATCH --time=10\n"
             "old.sbatch:1: expected a script of bash or sh, found",
         ),
         ("\ufeff#!/usr/bin/perl\ntorchrun a.py\n", "old.sbatch:1: expected a script of bash or sh, found one of perl"),
+        (
+            "#!/bin/bash\n#SBATCH -N 1\n#SBATCH hetjob\n#SBATCH -N 2\nsrun python a.py\n",
+            "old.sbatch:3: heterogeneous jobs are not supported",
+        ),
         ("\0", "old.sbatch: expected a batch script of at most 1 MiB of text"),
         ("#" * ((1 << 20) + 1), "old.sbatch: expected a batch script of at most 1 MiB of text"),
     ],
@@ -94,6 +98,8 @@ def test_a_byte_order_mark_hides_no_directive() -> None:
         ("--gres=gpu", "resources", {"gpus_per_node": 1}),
         ("--gres=gpu:2,nvme:1", "sbatch", {"gres": "gpu:2,nvme:1"}),
         ("--gpus-per-node=h100:4", "sbatch", {"gpus-per-node": "h100:4"}),
+        ("--gpus-per-task=l40s:1 --ntasks-per-node=2", "sbatch", {"gpus-per-node": "l40s:2"}),
+        ("--gpus=a100:8 -N 2", "sbatch", {"gpus-per-node": "a100:4"}),
         ("--no-requeue", "requeue", {"max": 0}),
         ("--signal=USR2@60", "signals", {"lead": "60s", "notice": "USR2"}),
         ("-D /scratch/me", "workdir", "/scratch/me"),
@@ -106,6 +112,44 @@ def test_a_directive_is_a_key(directive: str, key: str, value: object) -> None:
     moved = move_script(f"#!/bin/bash\n#SBATCH {directive}\ntorchrun a.py\n", file="old.sbatch")
     assert moved.document()[key] == value
     parse_job(job_text(moved.document()), file="")
+
+
+@pytest.mark.parametrize("directive", ["-v", "-vv", "-vvv", "-Qv", "--verbose", "--quiet"])
+def test_what_sbatch_says_of_itself_is_no_option_of_the_job(directive: str) -> None:
+    moved = move_script(f"#!/bin/bash\n#SBATCH {directive}\ntorchrun --max-restarts=1 a.py\n", file="old.sbatch")
+    assert {(remark.line, remark.kind) for remark in moved.remarks} == {(2, Kind.NOT_NEEDED)}
+    assert "sbatch" not in moved.document()
+
+
+def test_a_role_that_bash_computes_is_not_needed() -> None:
+    moved = move_script(f'{HEAD}srun bash -c "torchrun --role \\$SLURMD_NODENAME: a.py"\n', file="")
+    assert "role" not in moved.document()
+    assert Kind.NOT_NEEDED in [each.kind for each in moved.remarks if each.what == "--role=$SLURMD_NODENAME:"]
+
+
+@pytest.mark.parametrize(
+    ("word", "argument"),
+    [
+        ("$((SLURM_NTASKS_PER_NODE * SLURM_JOB_NUM_NODES))", "${WORLD_SIZE}"),
+        ("$(( $SLURM_NNODES*${SLURM_NTASKS_PER_NODE} ))", "${WORLD_SIZE}"),
+        ("$SLURM_NPROCS", "${WORLD_SIZE}"),
+        ("$SLURM_NTASKS_PER_NODE", "${LOCAL_WORLD_SIZE}"),
+        ("$((SLURM_NTASKS / 2))", "${MOVED_1}"),
+    ],
+)
+def test_the_number_of_tasks_is_that_of_the_ranks_or_named(word: str, argument: str) -> None:
+    moved = move_script(f"#SBATCH --ntasks-per-node=2\nsrun python a.py --world {word}\n", file="")
+    assert moved.document()["entrypoint"]["args"] == ["--world", argument]
+    named = [each.kind for each in moved.remarks if each.what == word]
+    assert named == ([Kind.CHANGED] if argument == "${MOVED_1}" else [])
+
+
+@pytest.mark.parametrize("option", ["--cpus-per-task=$SLURM_CPUS_PER_TASK", "-c ${SLURM_CPUS_PER_TASK}"])
+def test_an_option_of_srun_with_the_job_s_own_value_is_not_needed(option: str) -> None:
+    text = f"#SBATCH --ntasks-per-node=2 --cpus-per-task=8\nsrun {option} python a.py\n"
+    moved = move_script(text, file="")
+    assert moved.document()["resources"] == {"cpus_per_worker": 8}
+    assert Kind.NOT_CARRIED not in [each.kind for each in moved.remarks]
 
 
 @pytest.mark.parametrize(
