@@ -23,7 +23,7 @@ def make_parser() -> VerbParser:
     """Make the parser of the verb's arguments."""
     parser = VerbParser(
         "sites",
-        usage="[list] | show [NAME] | which [NAME] | check FILE ...",
+        usage="[list] | show [NAME] | which [NAME] | check NAME ...",
         description="Look at site files: list all, print one, say which is used here and why,\nor check files.",
         examples=_EXAMPLES,
     )
@@ -48,7 +48,10 @@ def main(argv: Sequence[str]) -> int:
         return _list()
     if arguments.action == "check":
         if not names:
-            raise UsageError("sites check wants the files to check", tip="`hpc-elastic sites check ./mycluster.yaml`")
+            raise UsageError(
+                "sites check wants the files to check, or names of sites",
+                tip="`hpc-elastic sites check ./mycluster.yaml`",
+            )
         return _check(names)
     _expect(names, 1, arguments.action)
     path = _path_of(names[0] if names else None)
@@ -73,12 +76,11 @@ def _expect(names: Sequence[str], most: int, action: str) -> None:
 def _path_of(name: str | None) -> str:
     """Return the path of the site file of this name, or of the one that is used here."""
     from hpc_elastic.api.prepare import choose_site_name
-    from hpc_elastic.site.search import find_site, is_site_path
+    from hpc_elastic.site.search import find_site_file, read_site_file
 
-    chosen = name or choose_site_name()
-    if is_site_path(chosen):
-        chosen = os.path.abspath(chosen)
-    return find_site(chosen, job_dir=os.getcwd(), environ=os.environ).path
+    path = os.path.abspath(find_site_file(name or choose_site_name(), job_dir=os.getcwd(), environ=os.environ))
+    read_site_file(path)
+    return path
 
 
 def _list() -> int:
@@ -110,13 +112,15 @@ def _check(paths: Sequence[str]) -> int:
     from hpc_elastic.job.document import find_place
     from hpc_elastic.render.template import load_template
     from hpc_elastic.site.config import NEVER
-    from hpc_elastic.site.search import find_site, read_site_file
+    from hpc_elastic.site.search import find_site, is_site_path, read_site_file
 
     problems: list[str] = []
     for given in paths:
         known = len(problems)
         try:
-            site = find_site(os.path.abspath(given), job_dir=os.getcwd(), environ=os.environ)
+            is_file = is_site_path(given) or os.path.isfile(given)
+            place = os.path.abspath(given) if is_file else given
+            site = find_site(place, job_dir=os.getcwd(), environ=os.environ)
         except SiteError as error:
             problems += error.problems
             continue
@@ -129,7 +133,7 @@ def _check(paths: Sequence[str]) -> int:
         if site.last_checked == NEVER:
             print(f"{given}: nobody has run a job with this file (last_checked: never)", file=sys.stderr)
         if len(problems) == known:
-            print(f"{given} is fine")
+            print(f"{given} is fine" + ("" if is_file else f": {site.path}"))
     if problems:
         raise SiteError(problems, tip="docs/reference/site-files.md has every key")
     return 0

@@ -36,7 +36,7 @@ def find_site(name: str, *, job_dir: str, environ: Mapping[str, str]) -> SiteCon
     Raises:
         SiteError: there is none, or it is wrong.
     """
-    path = _find(name, job_dir, environ)
+    path = find_site_file(name, job_dir=job_dir, environ=environ)
     text = read_site_file(path)
     site = parse_site(text, path=path).at(path)
     template = site.template
@@ -49,6 +49,30 @@ def find_site(name: str, *, job_dir: str, environ: Mapping[str, str]) -> SiteCon
     }
     defaults = site.defaults.model_copy(update={"sbatch": sbatch}) if sbatch else site.defaults
     return site.model_copy(update={"template": template, "run_root": run_root, "defaults": defaults})
+
+
+def find_site_file(name: str, *, job_dir: str, environ: Mapping[str, str]) -> str:
+    """Return the path of the site of this name, whatever is in it; of a path, as `find_site` takes one, the path.
+
+    Raises:
+        SiteError: there is none of this name.
+    """
+    if is_site_path(name):
+        return os.path.normpath(os.path.join(job_dir, name))
+    for folder in search_folders(job_dir, environ):
+        for path in _candidates(folder, name):
+            if os.path.isfile(path):
+                return path
+            if os.path.lexists(path):
+                raise SiteError([f"site: {path} {_why_no_file(path)}"], tip="mend it, or move it away")
+    known = known_sites(job_dir, environ)
+    close = difflib.get_close_matches(name, known, n=1)
+    guess = f"; did you mean {close[0]}?" if close else ""
+    closed = "".join(f"; {each} {_CLOSED}" for each in search_folders(job_dir, environ) if _is_closed(each))
+    raise UnknownSiteError(
+        [f"site: there is no site {name!r}{guess}{closed}"],
+        tip=f"known sites: {', '.join(known)}; or give the path of a site file",
+    )
 
 
 def search_folders(job_dir: str, environ: Mapping[str, str], *, system_folder: str = SYSTEM_FOLDER) -> list[str]:
@@ -107,11 +131,14 @@ def find_machine(
         environ: the variables of the shell.
         warn: is called with a line about each file that cannot be read, which may have been the right one.
     """
+    shipped = shipped_directory("site-configs")
     for path, why in unusable_site_files(job_dir, environ):
         warn(f"passed over {path}: it {why}")
     for path in site_files(job_dir, environ):
         try:
             clusters, patterns = _found_by(path)
+            if not clusters and not patterns and os.path.dirname(path) != shipped:
+                parse_site(read_site_file(path), path=path)  # one that was cut off might have been the right one
         except SiteError as error:
             warn(f"passed over {path}: {error.problems[0]}")
             continue
@@ -139,25 +166,6 @@ def _found_by(path: str) -> tuple[list[str], list[str]]:
 def is_site_path(name: str) -> bool:
     """Return whether `find_site` takes this for a path, not for a name."""
     return os.sep in name or name.endswith(_SUFFIXES)
-
-
-def _find(name: str, job_dir: str, environ: Mapping[str, str]) -> str:
-    if is_site_path(name):
-        return os.path.normpath(os.path.join(job_dir, name))
-    for folder in search_folders(job_dir, environ):
-        for path in _candidates(folder, name):
-            if os.path.isfile(path):
-                return path
-            if os.path.lexists(path):
-                raise SiteError([f"site: {path} {_why_no_file(path)}"], tip="mend it, or move it away")
-    known = known_sites(job_dir, environ)
-    close = difflib.get_close_matches(name, known, n=1)
-    guess = f"; did you mean {close[0]}?" if close else ""
-    closed = "".join(f"; {each} {_CLOSED}" for each in search_folders(job_dir, environ) if _is_closed(each))
-    raise UnknownSiteError(
-        [f"site: there is no site {name!r}{guess}{closed}"],
-        tip=f"known sites: {', '.join(known)}; or give the path of a site file",
-    )
 
 
 def _why_no_file(path: str) -> str:

@@ -148,6 +148,24 @@ def test_a_variable_names_the_site_of_a_job_that_names_none(
     assert "error: HPC_ELASTIC_SITE: there is no site 'nowhere'" in capsys.readouterr().err
 
 
+def test_check_takes_the_name_of_a_site(workplace: Path, capsys: Capture) -> None:
+    good = write_site(workplace)
+    write_site(workplace, "bad", SITE + "max_node: 3\n")
+    assert main(["sites", "check", "mine"]) == 0
+    assert capsys.readouterr().out == f"mine is fine: {good}\n"
+    assert main(["sites", "check", "bad", "mini"]) == 3
+    error = capsys.readouterr().err
+    assert "bad.yaml:9: max_node" in error
+    assert "there is no site 'mini'; did you mean mine?" in error
+
+
+@pytest.mark.parametrize("action", ["which", "show"])
+def test_a_site_whose_variable_is_not_set_here_is_found(action: str, workplace: Path, capsys: Capture) -> None:
+    mine = write_site(workplace, text=SITE + "run_root: /scratch/${NO_SUCH_USER}\n")
+    assert main(["sites", action, "mine"]) == 0
+    assert str(mine) in "".join(capsys.readouterr())
+
+
 def test_check_tells_all_mistakes_of_all_files(workplace: Path, capsys: Capture) -> None:
     good = write_site(workplace)
     bad = write_site(workplace, "bad", SITE + "template: ./nowhere.sh.j2\n")
@@ -164,7 +182,7 @@ def test_check_tells_all_mistakes_of_all_files(workplace: Path, capsys: Capture)
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["check"], "sites check wants the files to check"),
+        (["check"], "sites check wants the files to check, or names"),
         (["list", "x"], "sites list takes no name, found x"),
         (["which", "x", "y"], "sites which takes one name, found x y"),
         (["forget"], "invalid choice: 'forget'"),

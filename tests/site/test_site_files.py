@@ -218,6 +218,23 @@ def test_a_file_that_cannot_be_read_is_passed_over_with_a_word(tmp_path: Path) -
     assert [line.split(": ")[0] for line in said] == [f"passed over {folder}/{name}.yaml" for name in "ab"]
 
 
+@pytest.mark.parametrize("text", ["", "\n", "name: a\ncontact: me\nlast_checked: ne", "name: a\nclus"])
+def test_a_file_that_was_cut_off_before_its_clusters_is_passed_over_with_a_word(text: str, tmp_path: Path) -> None:
+    said: list[str] = []
+    (write_site(tmp_path / "site-configs", "a")).write_text(text)
+    environ = environment(tmp_path / "home")
+    assert find_machine(cluster="big", job_dir=str(tmp_path), environ=environ, warn=said.append) is None
+    assert [line.split(": ")[0] for line in said] == [f"passed over {tmp_path}/site-configs/a.yaml"]
+
+
+def test_a_whole_file_that_is_found_by_its_name_alone_is_passed_over_in_silence(tmp_path: Path) -> None:
+    said: list[str] = []
+    write_site(tmp_path / "site-configs", "a")
+    environ = environment(tmp_path / "home")
+    assert find_machine(cluster="big", job_dir=str(tmp_path), environ=environ, warn=said.append) is None
+    assert said == []
+
+
 @pytest.mark.parametrize("closed", ["sites", "."], ids=["the folder", "the one above"])
 def test_a_folder_of_site_files_that_this_user_may_not_read_is_told(closed: str) -> None:
     """An administrator's umask of 077 makes it so, and all users would be served without their site's file."""
