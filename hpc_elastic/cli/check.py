@@ -98,7 +98,7 @@ def describe_plan(plan: LaunchPlan, *, default_time: str = "the partition's") ->
         ("nodes", _range(plan.nodes) + (f", and {spares} spare" if spares else "")),
         *_describe_roles(plan),
         ("time limit", str(timedelta(seconds=plan.time_s)) if plan.time_s else default_time),
-        ("in", plan.workdir),
+        ("in", plan.workdir.replace("$$", "$")),
         ("setup", count(len(plan.setup), "line") if plan.setup else "none"),
         *_describe_surroundings(plan),
         ("restarts", f"at most {plan.restart.max_restarts}, each after {backoff.first_s:g} to {backoff.max_s:g} s"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import shutil
 import stat
@@ -44,10 +45,26 @@ def check_vacant(root: str) -> None:
 
     Raises:
         RunDirectoryError: the path is no directory, or the directory is not empty.
+        FileSystemError: this user cannot write there, or cannot make it.
     """
     with store.file_system_errors(root, "read"):
         if os.path.lexists(root) and os.listdir(root):
             raise RunDirectoryError(f"the run directory {root} is not empty", tip=_TIP)
+    nearest = os.path.abspath(root)
+    while not os.path.lexists(nearest):
+        nearest = os.path.dirname(nearest)
+    with store.file_system_errors(nearest):
+        if (problem := _why_not_writable(nearest)) is not None:
+            raise OSError(problem, os.strerror(problem))
+
+
+def _why_not_writable(path: str) -> int | None:
+    """Return the number of the error that a new entry of this directory would end with; None if it would not."""
+    if not os.path.isdir(path):
+        return errno.ENOTDIR
+    if os.access(path, os.W_OK | os.X_OK, effective_ids=True):
+        return None
+    return errno.EROFS if os.statvfs(path).f_flag & os.ST_RDONLY else errno.EACCES
 
 
 class CreatedRunDirectory:

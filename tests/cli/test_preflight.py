@@ -148,6 +148,23 @@ def test_a_run_directory_that_is_not_empty_is_an_error_everywhere(
     assert main([verb, "job.yaml", "--run-dir", "train.py", *site]) == 5
 
 
+@VERBS
+def test_a_run_directory_that_cannot_be_made_is_an_error(verb: str, workplace: Path, capsys: Capture) -> None:
+    write(workplace, "entrypoint: {script: train.py}")
+    assert main([verb, "job.yaml", *LOCAL, "--run-dir", f"{workplace}/train.py/run"]) == 5
+    said = capsys.readouterr()
+    assert f"error: cannot write {workplace}/train.py" in said.err
+    assert "is fine" not in said.out
+
+
+def test_check_shows_a_dollar_sign_of_a_folder_s_name_once(workplace: Path, capsys: Capture) -> None:
+    (workplace / "a$b").mkdir()
+    (workplace / "a$b" / "train.py").touch()
+    write(workplace, "entrypoint: {script: train.py}\nworkdir: a$$b")
+    assert main(["check", "job.yaml", *LOCAL]) == 0
+    assert f"in             {workplace}/a$b\n" in capsys.readouterr().out
+
+
 def test_an_empty_run_directory_is_fine(workplace: Path) -> None:
     (workplace / "empty").mkdir()
     assert main(["check", "job.yaml", "--run-dir", "empty", *LOCAL]) == 0

@@ -11,8 +11,9 @@ from pathlib import Path
 import pytest
 
 from hpc_elastic.errors import FileSystemError
-from hpc_elastic.rundir.create import create_run_directory, run_identity
+from hpc_elastic.rundir.create import check_vacant, create_run_directory, run_identity
 from hpc_elastic.rundir.layout import DEFAULT_ROOT
+from tests.another_user import another_user, folder_of_everybody
 from tests.plans import make_run_plan
 
 
@@ -78,3 +79,14 @@ def test_a_folder_of_runs_that_is_closed_is_named_with_what_its_owner_may_do(pro
     with pytest.raises(FileSystemError, match=f"cannot write .*{DEFAULT_ROOT}: Permission denied$") as caught:
         create(project / DEFAULT_ROOT / "run")
     assert "chmod g+rwx,+t" in (caught.value.tip or "")
+
+
+@pytest.mark.parametrize("is_there", [True, False], ids=["an empty folder", "none yet"])
+def test_a_folder_that_this_user_may_not_write_is_not_vacant(is_there: bool) -> None:
+    with folder_of_everybody() as folder:
+        root = folder / "runs"
+        if is_there:
+            root.mkdir(mode=0o755)
+        check_vacant(str(root))
+        with another_user(), pytest.raises(FileSystemError, match=f"cannot write {root if is_there else folder}: Perm"):
+            check_vacant(str(root))
