@@ -251,7 +251,7 @@ def _carry_srun(option: Directive, around: Around) -> None:
         moved.not_carried(line, option.text, "binding: none | numa | cores | nearest says how ranks are bound")
     elif name in _OF_SRUN:
         moved.not_needed(line, option.text, _OF_SRUN[name])
-    elif re.fullmatch(r"\$\{?SLURM_\w+\}?", option.value or "") or (
+    elif re.fullmatch(r"\$\{?SLURM_\w+(:?-[^}]*)?\}?", option.value or "") or (
         name in _COUNTED_BY_SLURM and not (option.value or "").isdecimal()
     ):
         moved.not_needed(line, option.text, "the whole job takes part")

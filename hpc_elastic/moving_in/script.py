@@ -78,6 +78,11 @@ _ONE_TASK = "there is one task a node now, whose ranks an agent starts: does the
 _NO_ARGUMENTS = "a run has no arguments of a script; write the value"
 _MOST_BYTES = 1 << 20
 _FIRST_LINE = re.compile(r"#![ \t]*(\S[^\n]*)")
+# What a login shell reads (bash(1), INVOCATION); their own status says nothing.
+_LOGIN = (
+    "[ ! -r /etc/profile ] || source /etc/profile || true",
+    'for its in ~/.bash_profile ~/.bash_login ~/.profile; do [ ! -r "$its" ] || { . "$its"; break; }; done || true',
+)
 _TAKE_ANOTHER_WORD = ("-C", "--chdir", "-u", "--unset", "-a", "--argv0")  # options of env(1)
 _OF_NO_BASH = re.compile(r"t?csh|fish|python|ipython|xonsh|perl|ruby|Rscript|julia|lua|tclsh|node|pwsh|nu$|elvish")
 
@@ -126,6 +131,7 @@ def move_script(text: str, *, file: str) -> Moved:
     args = [arguments.literal(word) for word in _without_own_arguments(launch, moved)]
     target = arguments.literal(launch.target, is_path=True)
     env = {name: arguments.literal(value) for name, value in launch.env.items() if name not in _MEETING}
+    _carry_first_line(text, moved)
     _carry_setup(everything[:place], moved, arguments)
     _carry_inner([Statement(launch.line, line) for line in launch.before], moved, arguments)
     moved.setup += arguments.exports
@@ -151,6 +157,19 @@ def _other_language(text: str) -> str | None:
         ]
     program = os.path.basename(named[0]) if named else ""
     return program if _OF_NO_BASH.match(program) else None
+
+
+def _carry_first_line(text: str, moved: Moved) -> None:
+    """Have setup do what the options in a script's first line do; our scripts are started by bash without any."""
+    line = _FIRST_LINE.match(text)
+    options = [word for word in (line[1].split()[1:] if line is not None else []) if word.startswith("-")]
+    letters = "".join(word[1:] for word in options if not word.startswith("--"))
+    if "l" in letters or "--login" in options:
+        why = "no login shell runs the job: setup reads what one reads, also ~/.bash_profile; leave out what you can"
+        moved.changed(1, line[0] if line is not None else "", why)
+        moved.setup += _LOGIN
+    if kept := "".join(letter for letter in "eux" if letter in letters):
+        moved.setup.append(f"set -{kept}")
 
 
 def _find_launch(everything: list[Statement], known: dict[str, str], file: str) -> tuple[int, list[str]]:

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+from pathlib import Path
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -75,6 +79,28 @@ def test_a_script_of_a_shell_like_bash_is_read(first_line: str) -> None:
     assert moved.document()["entrypoint"] == {"script": "a.py"}
 
 
+@pytest.mark.parametrize(
+    ("first_line", "kept"),
+    [("#!/bin/bash -x", ["set -x"]), ("#!/usr/bin/env -S bash -eu", ["set -eu"]), ("#!/bin/bash", [])],
+)
+def test_options_in_the_first_line_are_those_of_setup(first_line: str, kept: list[str]) -> None:
+    moved = move_script(f"{first_line}\nexport A=1\ntorchrun --max-restarts=1 a.py\n", file="")
+    assert (moved.setup, moved.remarks) == ([*kept, "export A=1"], [])
+
+
+@pytest.mark.parametrize("option", ["-l", "-le", "--login"])
+def test_what_a_login_shell_reads_is_read_by_setup(option: str, tmp_path: Path) -> None:
+    moved = move_script(f"#!/bin/bash {option}\ntorchrun --max-restarts=1 a.py\n", file="")
+    assert [(each.line, each.kind, each.what) for each in moved.remarks] == [(1, Kind.CHANGED, f"#!/bin/bash {option}")]
+    (tmp_path / ".bash_profile").write_text("module() { echo loaded; }\n[ -n '' ] && return 1\n")
+    (tmp_path / ".profile").write_text("echo too much\n")
+    lines = "\n".join(f"{line}\necho status $?" for line in [*moved.setup, "module load x"])
+    environ = {"HOME": str(tmp_path), "PATH": os.environ["PATH"]}
+    done = subprocess.run(["bash", "-c", lines], env=environ, capture_output=True, text=True, check=True)
+    said = [line for line in done.stdout.splitlines() if line != "status 0"]
+    assert (said, done.stderr) == (["loaded"], "")
+
+
 def test_a_byte_order_mark_hides_no_directive() -> None:
     moved = move_script("\ufeff#!/bin/bash\n#SBATCH --nodes=2\ntorchrun a.py\n", file="old.sbatch")
     assert moved.document()["nodes"] == 2
@@ -144,7 +170,7 @@ def test_the_number_of_tasks_is_that_of_the_ranks_or_named(word: str, argument: 
     assert named == ([Kind.CHANGED] if argument == "${MOVED_1}" else [])
 
 
-@pytest.mark.parametrize("option", ["--cpus-per-task=$SLURM_CPUS_PER_TASK", "-c ${SLURM_CPUS_PER_TASK}"])
+@pytest.mark.parametrize("option", ["--cpus-per-task=$SLURM_CPUS_PER_TASK", "-c ${SLURM_CPUS_PER_TASK:-1}"])
 def test_an_option_of_srun_with_the_job_s_own_value_is_not_needed(option: str) -> None:
     text = f"#SBATCH --ntasks-per-node=2 --cpus-per-task=8\nsrun {option} python a.py\n"
     moved = move_script(text, file="")
