@@ -5,10 +5,14 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from hpc_elastic.cli.arguments import VerbParser
 from hpc_elastic.errors import SiteError, UsageError
 from hpc_elastic.printable import printable
+
+if TYPE_CHECKING:
+    from hpc_elastic.site.config import SiteConfig
 
 _ACTIONS = ("list", "show", "which", "check")
 _EXAMPLES = """\
@@ -107,12 +111,9 @@ def _list() -> int:
 
 
 def _check(paths: Sequence[str]) -> int:
-    """Check site files, and the template that each names; all mistakes of all files in one error."""
-    from hpc_elastic.errors import TemplateError
-    from hpc_elastic.job.document import find_place
-    from hpc_elastic.render.template import load_template
+    """Check site files, and the script that the template of each makes; all mistakes of all files in one error."""
     from hpc_elastic.site.config import NEVER
-    from hpc_elastic.site.search import find_site, is_site_path, read_site_file
+    from hpc_elastic.site.search import find_site_file, is_site_path
 
     problems: list[str] = []
     for given in paths:
@@ -120,20 +121,51 @@ def _check(paths: Sequence[str]) -> int:
         try:
             is_file = is_site_path(given) or os.path.isfile(given)
             place = os.path.abspath(given) if is_file else given
-            site = find_site(place, job_dir=os.getcwd(), environ=os.environ)
+            path = find_site_file(place, job_dir=os.getcwd(), environ=os.environ)
+            site = _read_anywhere(path, given)
         except SiteError as error:
             problems += error.problems
             continue
         if site.template:  # that of its defaults is relative to the job
-            try:
-                load_template(site.template, job_dir=os.getcwd())
-            except TemplateError as error:
-                place = find_place(read_site_file(site.path), site.path, ("template",))
-                problems.append(f"{place}: {error.message}")
+            problems += _problems_of_template(site.template, path)
         if site.last_checked == NEVER:
             print(f"{given}: nobody has run a job with this file (last_checked: never)", file=sys.stderr)
         if len(problems) == known:
-            print(f"{given} is fine" + ("" if is_file else f": {site.path}"))
+            print(f"{given} is fine" + ("" if is_file else f": {path}"))
     if problems:
         raise SiteError(problems, tip="docs/reference/site-files.md has every key")
     return 0
+
+
+def _read_anywhere(path: str, given: str) -> SiteConfig:
+    """Read a site file whose variables may be set only where its users submit, and name those that are not set here."""
+    from hpc_elastic.plan.references import referenced_names
+    from hpc_elastic.site.parse import parse_site
+    from hpc_elastic.site.search import find_site, read_site_file
+
+    site = parse_site(read_site_file(path), path=path)
+    values = [site.run_root, *(site.defaults.sbatch or {}).values()]
+    names = [name for value in values if value for name in referenced_names(value) if name not in os.environ]
+    if names:
+        listed = ", ".join(dict.fromkeys(names))
+        print(f"{given}: not set here, and each user has to have it: {listed}", file=sys.stderr)
+    return find_site(path, job_dir=os.getcwd(), environ={name: f"/{name}" for name in names} | dict(os.environ))
+
+
+def _problems_of_template(name: str, path: str) -> list[str]:
+    """Return what keeps a site's template from making a script, with the place in the site file."""
+    from hpc_elastic.api.preflight import bash_complaint
+    from hpc_elastic.api.template_lint import sample_plan
+    from hpc_elastic.errors import TemplateError
+    from hpc_elastic.job.document import find_place
+    from hpc_elastic.render.script import render_script
+    from hpc_elastic.render.template import load_template
+    from hpc_elastic.site.search import read_site_file
+
+    place = find_place(read_site_file(path), path, ("template",))
+    try:
+        template = load_template(name, job_dir=os.getcwd())
+        complaint = bash_complaint(render_script(sample_plan(template, os.sep), template))
+    except TemplateError as error:
+        return [f"{place}: {error.message}"]
+    return [f"{place}: bash cannot read the script that {name} makes: {complaint}"] if complaint else []

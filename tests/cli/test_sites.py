@@ -166,6 +166,35 @@ def test_a_site_whose_variable_is_not_set_here_is_found(action: str, workplace: 
     assert str(mine) in "".join(capsys.readouterr())
 
 
+@pytest.mark.parametrize(
+    ("block", "message"),
+    [
+        ("echo {{ nme }}", "mine.sh.j2:4: 'nme' is undefined"),
+        ("if true; then", "bash cannot read the script that {folder}/mine.sh.j2 makes: line"),
+    ],
+)
+def test_check_tells_what_keeps_a_template_from_making_a_script(
+    block: str, message: str, workplace: Path, capsys: Capture
+) -> None:
+    mine = write_site(workplace, text=SITE + "template: ./mine.sh.j2\n")
+    start = '{# contract: 1 #}\n{% extends "slurm/job.sh.j2" %}\n{% block before %}\n'
+    mine.with_suffix(".sh.j2").write_text(f"{start}{block}\n{{% endblock %}}\n")
+    assert main(["sites", "check", "mine"]) == 3
+    out, error = capsys.readouterr()
+    assert f"{mine}:9: template: " in error
+    assert message.format(folder=mine.parent) in error
+    assert out == ""
+
+
+def test_a_variable_of_the_users_is_no_mistake_where_the_file_is_checked(workplace: Path, capsys: Capture) -> None:
+    text = SITE.replace("account: abc", "account: '${NO_SUCH_PROJECT}'") + "run_root: ${NO_SUCH_SCRATCH}/runs\n"
+    mine = write_site(workplace, text=text)
+    assert main(["sites", "check", str(mine)]) == 0
+    out, error = capsys.readouterr()
+    assert out == f"{mine} is fine\n"
+    assert f"{mine}: not set here, and each user has to have it: NO_SUCH_SCRATCH, NO_SUCH_PROJECT\n" in error
+
+
 def test_check_tells_all_mistakes_of_all_files(workplace: Path, capsys: Capture) -> None:
     good = write_site(workplace)
     bad = write_site(workplace, "bad", SITE + "template: ./nowhere.sh.j2\n")
