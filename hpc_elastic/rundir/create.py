@@ -53,9 +53,10 @@ def check_vacant(root: str) -> None:
     nearest = os.path.abspath(root)
     while not os.path.lexists(nearest):
         nearest = os.path.dirname(nearest)
-    with store.file_system_errors(nearest):
+    with store.file_system_errors(root):
         if (problem := _why_not_writable(nearest)) is not None:
-            raise OSError(problem, os.strerror(problem))
+            place = "" if nearest == os.path.abspath(root) else f" (of {nearest})"
+            raise OSError(problem, f"{os.strerror(problem)}{place}")
 
 
 def _why_not_writable(path: str) -> int | None:
