@@ -27,6 +27,7 @@ from hpc_elastic.moving_in.shell import (
     first_pipe,
     in_double_quotes,
     is_and_list,
+    joined_values,
     mark_literals,
     split_words,
     statements,
@@ -74,6 +75,7 @@ _MAY_FAIL = re.compile(r"(\[|\[\[|test|\(\(|let)\s")
 _STARTS = re.compile(
     r"(^|[\s;(])(torchrun|deepspeed|ft_launcher|accelerate\s+launch|srun\s[^\n]*python|python3?\s+-m\s+torch\.distr)"
 )
+_ONE_ARGUMENT = "one argument, even if it is empty or has spaces; an option to resume by may be entrypoint.restart_args"
 _ONE_TASK = "there is one task a node now, whose ranks an agent starts: does the line still mean the same?"
 _NO_ARGUMENTS = "a run has no arguments of a script; write the value"
 _MOST_BYTES = 1 << 20
@@ -124,6 +126,10 @@ def move_script(text: str, *, file: str) -> Moved:
     launch = read_launch(words, everything[place].line, moved, request, known)
     if not launch.target:
         raise JobError([f"{file}:{launch.line}: the command names no script: {everything[place].joined}"])
+    if launch.launcher and re.fullmatch(r"\$\{?(\w+)(\[[@*]\])?\}?", launch.target, re.ASCII):
+        problem = f"{file}:{launch.line}: what {launch.launcher} starts could not be read in {launch.target}"
+        tip = "write its options and the script in the command itself, or assign the variable once, outside of any `if`"
+        raise JobError([problem], tip=tip)
     _name_rest(everything, place, moved)
     _name_split_words(everything[place], launch, known, moved)
     _name_restarts(launch, moved)
@@ -175,12 +181,19 @@ def _carry_first_line(text: str, moved: Moved) -> None:
 def _find_launch(everything: list[Statement], known: dict[str, str], file: str) -> tuple[int, list[str]]:
     """Return the place and the words of the one command that starts the training."""
     found: list[tuple[int, int, list[str]]] = []
+    beside: set[int] = set()  # in the background, and not waited for so far
     for place, statement in enumerate(everything):
+        if re.match(r"wait\b", statement.joined):
+            beside.clear()
         if statement.keyword or statement.assignments():
             continue
-        command, _ = first_pipe(expand(mark_literals(statement.joined), known))
+        command, tail = first_pipe(expand(mark_literals(statement.joined), known))
         words = split_words(command.removeprefix("eval ").strip()) or []
         if words and (sureness := is_launch(words, known)):
+            if tail.endswith("&"):
+                beside.add(place)
+            elif beside:  # servers, which the training needs
+                found = [each for each in found if each[1] not in beside]
             found.append((sureness, place, words))
     best = max((sureness for sureness, _, _ in found), default=0)
     chosen = [(place, words) for sureness, place, words in found if sureness == best]
@@ -217,6 +230,10 @@ def _static_values(everything: list[Statement]) -> dict[str, str]:
     for statement in everything:
         for name, value in statement.assignments().items():
             assigned.setdefault(name, []).append(mark_literals(value))
+        if (appended := statement.appended()) is not None and len(assigned.get(appended[0], [])) == 1:
+            name, more = appended
+            assigned[name] = joined_values(assigned[name][0], mark_literals(more))
+            continue
         for name in _set_on_the_way(statement):
             assigned.setdefault(name, []).append("$(computed)")
     return {
@@ -325,11 +342,9 @@ def _name_split_words(statement: Statement, launch: Launch, known: dict[str, str
     command, _ = first_pipe(expand(mark_literals(statement.joined), known))
     unquoted = set(re.findall(r"(?<=\s)\$\{?\w+(?:\[[@*]\])?\}?(?=\s|$)", command, re.ASCII))
     for word in launch.args:
-        if word in unquoted and not word.startswith(("$SLURM_", "${SLURM_")):
-            why = (
-                "one argument, even if it is empty or has spaces; an option to resume by may be entrypoint.restart_args"
-            )
-            moved.changed(statement.line, word, why)
+        is_list = re.fullmatch(r"\$\{\w+\[[@*]\]\}", word, re.ASCII)  # also in quotes, where its values are not known
+        if is_list or (word in unquoted and not word.startswith(("$SLURM_", "${SLURM_"))):
+            moved.changed(statement.line, word, _ONE_ARGUMENT)
         elif re.search(r"[*?]|\{.*(,|\.\.).*\}|\[.+\]", word) and word in command.split():
             moved.changed(statement.line, word, "one argument as it is written: no shell finds files for it")
 

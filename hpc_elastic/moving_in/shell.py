@@ -61,6 +61,15 @@ class Statement:
             rest = rest[end:].lstrip(" \t;")
         return found
 
+    def appended(self) -> tuple[str, str] | None:
+        """Return the variable and the value of a statement `NAME+=VALUE`, as written; None for any other."""
+        match = re.match(r"(?:export\s+)?([A-Za-z_]\w*)\+=", self.joined, re.ASCII)
+        if self.keyword or match is None:
+            return None
+        end = _word_end(self.joined, match.end())
+        rest = self.joined[end:].strip()
+        return None if rest and not rest.startswith("#") else (match[1], self.joined[match.end() : end])
+
     @property
     def names(self) -> frozenset[str]:
         """Return the variables that it refers to."""
@@ -146,6 +155,15 @@ def part_lists(text: str) -> str:
         out.append(text[begin:end])
         begin = end + len("&&")
     return "\n".join([*out, text[begin:]])
+
+
+def joined_values(value: str, more: str) -> list[str]:
+    """Return what a variable's value is after `+=`, as one value as it would be written; both where nobody can say."""
+    if value.startswith("(") and more.startswith("("):
+        return [f"({value[1:-1]} {more[1:-1]})"]
+    inner = [_unquoted(each) for each in (value, more)]
+    is_plain = not any(each.startswith("(") or re.search("['\"`\\\\]", each) for each in inner)
+    return [f'"{inner[0]}{inner[1]}"'] if is_plain else [value, more]
 
 
 def is_and_list(text: str) -> bool:

@@ -51,6 +51,14 @@ HEAD = "#!/bin/bash\n#SBATCH --time=10\n"
             "#!/bin/bash\n#SBATCH -N 1\n#SBATCH hetjob\n#SBATCH -N 2\nsrun python a.py\n",
             "old.sbatch:3: heterogeneous jobs are not supported",
         ),
+        (
+            f'{HEAD}A="--nnodes 2"\nif true; then A+=" --standalone"; fi\ntorchrun $A a.py\n',
+            "old.sbatch:5: what torchrun starts could not be read in $A",
+        ),
+        (
+            f'{HEAD}if true; then A=(--nnodes 2); fi\ntorchrun "${{A[@]}}" a.py\n',
+            "old.sbatch:4: what torchrun starts could not be read in ${A[@]}",
+        ),
         ("\0", "old.sbatch: expected a batch script of at most 1 MiB of text"),
         ("#" * ((1 << 20) + 1), "old.sbatch: expected a batch script of at most 1 MiB of text"),
     ],
@@ -501,6 +509,40 @@ def test_another_program_under_srun_is_started_once_a_rank(command: str, target:
     assert document["entrypoint"] == {"command": target, "args": args}
     assert (document["workers_per_node"], document["worker_env"]) == (4, {"slurm": "rank"})
     assert len(document["setup"]) == 2
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        'A="--nproc_per_node 4"\nA+=" --max_restarts $N"\nN=2',
+        "A=--nproc_per_node=4\nexport A+=' --max_restarts 2'",
+        "A=(--nproc_per_node 4)\nA+=(--max_restarts 2) # more",
+    ],
+)
+def test_what_is_appended_to_a_variable_is_read(lines: str) -> None:
+    words = '"${A[@]}"' if "(" in lines else "$A"
+    document = move_script(f"{HEAD}{lines}\ntorchrun {words} a.py --x\n", file="").document()
+    assert document["entrypoint"] == {"script": "a.py", "args": ["--x"]}
+    assert (document["workers_per_node"], document["restart"]) == (4, {"max_restarts": 2})
+
+
+def test_an_array_that_an_if_may_make_longer_is_named() -> None:
+    text = f'{HEAD}A=(--x)\nif true; then A+=(--y); fi\ntorchrun a.py "${{A[@]}}"\n'
+    found = [(each.line, each.kind) for each in move_script(text, file="").remarks if each.what == "${A[@]}"]
+    assert found == [(5, Kind.CHANGED)]
+
+
+def test_a_server_in_the_background_is_not_the_training() -> None:
+    text = f"{HEAD}srun -n1 python server.py &\nsrun bash launch.sh\n"
+    moved = move_script(text, file="")
+    assert (moved.launch_line, moved.setup) == (4, [])
+    assert (3, Kind.NOT_CARRIED) in [(each.line, each.kind) for each in moved.remarks]
+
+
+@pytest.mark.parametrize("behind", ["wait", "wait $!\nsrun python eval.py", "wait\npython eval.py"])
+def test_a_training_in_the_background_that_is_waited_for_is_the_training(behind: str) -> None:
+    text = f"{HEAD}srun python prepare.py\nsrun torchrun a.py &\n{behind}\n"
+    assert move_script(text, file="").launch_line == 4
 
 
 def test_a_variable_in_front_of_the_training_is_named_and_left_out() -> None:
