@@ -225,7 +225,7 @@ def _take_srun(words: list[str], around: Around) -> list[str]:
         end += count
     for option in options:
         _carry_srun(option, around)
-    return words[end:]
+    return words[end + (words[end : end + 1] == ["--"]) :]
 
 
 def _next_of_srun(words: list[str], line: int) -> tuple[Directive | None, int]:

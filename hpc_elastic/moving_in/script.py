@@ -75,6 +75,9 @@ _MAY_FAIL = re.compile(r"(\[|\[\[|test|\(\(|let)\s")
 _STARTS = re.compile(
     r"(^|[\s;(])(torchrun|deepspeed|ft_launcher|accelerate\s+launch|srun\s[^\n]*python|python3?\s+-m\s+torch\.distr)"
 )
+_OF_AGENTS = frozenset({"MASTER_ADDR", "MASTER_PORT"})
+_MEETING_URL = re.compile(r"tcp://(?:\$\{?\w+\}?|\$\([^()]*\)|[\w.-]+):(?:\$\{?\w+\}?|\d+)", re.ASCII)
+_MEETING_OPTION = re.compile(r"--(?:dist[-_])?master[-_](addr|port)(?![\w-])")
 _ONE_ARGUMENT = "one argument, even if it is empty or has spaces; an option to resume by may be entrypoint.restart_args"
 _ONE_TASK = "there is one task a node now, whose ranks an agent starts: does the line still mean the same?"
 _NO_ARGUMENTS = "a run has no arguments of a script; write the value"
@@ -134,7 +137,8 @@ def move_script(text: str, *, file: str) -> Moved:
     _name_split_words(everything[place], launch, known, moved)
     _name_restarts(launch, moved)
     arguments = _Arguments(launch, moved, everything[:place], known)
-    args = [arguments.literal(word) for word in _without_own_arguments(launch, moved)]
+    own = _with_agents_address(_without_own_arguments(launch, moved), launch, moved)
+    args = [arguments.literal(word) for word in own]
     target = arguments.literal(launch.target, is_path=True)
     env = {name: arguments.literal(value) for name, value in launch.env.items() if name not in _MEETING}
     _carry_first_line(text, moved)
@@ -239,7 +243,7 @@ def _static_values(everything: list[Statement]) -> dict[str, str]:
     return {
         name: values[0]
         for name, values in assigned.items()
-        if len(values) == 1 and (not _COMPUTED.search(values[0]) or _is_command(values[0]))
+        if len(values) == 1 and name not in _OF_AGENTS and (not _COMPUTED.search(values[0]) or _is_command(values[0]))
     }
 
 
@@ -293,7 +297,9 @@ class _Arguments:
             if match is not None:
                 name = match[1] or match[2]
                 mapped = self._names.get(name, name)
-                if mapped == name:
+                if name in _OF_AGENTS:
+                    pass
+                elif mapped == name:
                     self.used.add(name)
                 elif name in _OF_ONE and not self._launch.is_in_shell:
                     why = "each rank gets its own; bash put the batch script's in, the same for all"
@@ -328,6 +334,27 @@ def _without_own_arguments(launch: Launch, moved: Moved) -> list[str]:
     if len(given) < len(launch.args):
         moved.not_carried(launch.line, "$@", _NO_ARGUMENTS)
     return given
+
+
+def _with_agents_address(words: list[str], launch: Launch, moved: Moved) -> list[str]:
+    """Return the training's arguments with the address at which the agents let ranks meet, in place of the script's.
+
+    torch's `tcp://` and `env://` (2.13, distributed/rendezvous.py) look for the agents' store: at another port nobody
+    listens.
+    """
+    found = []
+    for number, word in enumerate(words):
+        before = words[number - 1] if number else ""
+        new = _MEETING_URL.sub(r"tcp://$MASTER_ADDR:$MASTER_PORT", word)
+        if (option := _MEETING_OPTION.fullmatch(before)) and not word.startswith("-"):
+            new = f"$MASTER_{option[1].upper()}"
+        elif (option := _MEETING_OPTION.match(word)) and word[option.end() :].startswith("="):
+            new = f"{option[0]}=$MASTER_{option[1].upper()}"
+        if new.replace("{", "").replace("}", "") != word.replace("{", "").replace("}", ""):
+            moved.changed(launch.line, unmark_literals(word), "ranks meet at the address and the port of the agents")
+            word = new
+        found.append(word)
+    return found
 
 
 def _name_restarts(launch: Launch, moved: Moved) -> None:

@@ -532,6 +532,31 @@ def test_an_array_that_an_if_may_make_longer_is_named() -> None:
     assert found == [(5, Kind.CHANGED)]
 
 
+@pytest.mark.parametrize(
+    ("word", "argument", "is_named"),
+    [
+        ("tcp://$MASTER_ADDR:3456", "tcp://${MASTER_ADDR}:${MASTER_PORT}", True),
+        ("--dist-url=tcp://$(hostname):3456/x", "--dist-url=tcp://${MASTER_ADDR}:${MASTER_PORT}/x", True),
+        ("tcp://$MASTER_ADDR:${MASTER_PORT}", "tcp://${MASTER_ADDR}:${MASTER_PORT}", False),
+        ("--master_port=3456", "--master_port=${MASTER_PORT}", True),
+        ("--master-addr=$HEAD", "--master-addr=${MASTER_ADDR}", True),
+        ("--master_port_range=3", "--master_port_range=3", False),
+    ],
+)
+def test_the_ranks_are_told_the_agents_address(word: str, argument: str, is_named: bool) -> None:
+    before = "export MASTER_ADDR=$(hostname)\nexport MASTER_PORT=3456\n"
+    moved = move_script(f"{HEAD}{before}srun python a.py {word}\n", file="")
+    assert moved.document()["entrypoint"]["args"] == [argument]
+    assert ([each.kind for each in moved.remarks if each.what == word] == [Kind.CHANGED]) is is_named
+    assert moved.setup == []
+
+
+def test_an_option_of_an_address_takes_the_next_word() -> None:
+    moved = move_script(f"{HEAD}srun -- python a.py --master_addr $(hostname) --master_port 29500 --x\n", file="")
+    args = ["--master_addr", "${MASTER_ADDR}", "--master_port", "${MASTER_PORT}", "--x"]
+    assert moved.document()["entrypoint"]["args"] == args
+
+
 def test_a_server_in_the_background_is_not_the_training() -> None:
     text = f"{HEAD}srun -n1 python server.py &\nsrun bash launch.sh\n"
     moved = move_script(text, file="")
