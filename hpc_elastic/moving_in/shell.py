@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 _OPENS = {"if": "fi", "for": "done", "while": "done", "until": "done", "select": "done", "case": "esac", "{": "}"}
-_HEREDOC = re.compile(r"<<(-?)\s*(\\?)(['\"]?)([A-Za-z_][A-Za-z0-9_]*)\3")
+_HEREDOC = re.compile(r"(?<!<)<<(?!<)(-?)\s*(\\?)(['\"]?)([A-Za-z_][A-Za-z0-9_]*)\3")
 _FUNCTION = re.compile(r"\s*(function\s+[\w-]+|[\w-]+\s*\(\))")
 _ASSIGNMENT = re.compile(
     r"(?:(?:export|declare|typeset|readonly|local)\s+(?:-[A-Za-z]+\s+)*)?([A-Za-z_]\w*)=", re.ASCII
@@ -305,7 +305,8 @@ def _end_of_line(lines: list[str], place: int) -> int:
     while end < len(lines) and _is_open(text):
         text += "\n" + lines[end]
         end += 1
-    for match in _HEREDOC.finditer(_without_quotes(text)):
+    bare = _without_quotes(_HEREDOC.sub(r"<<\1\4", text))  # the end's own quotes are none of those
+    for match in _HEREDOC.finditer(bare):
         while end < len(lines) and (lines[end].lstrip("\t") if match[1] else lines[end]) != match[4]:
             end += 1
         end = min(end + 1, len(lines))

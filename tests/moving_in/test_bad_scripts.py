@@ -557,6 +557,24 @@ def test_an_option_of_an_address_takes_the_next_word() -> None:
     assert moved.document()["entrypoint"]["args"] == args
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "cat > a <<'X'\ntorchrun b.py\nX",
+        'cat > a <<"X" || exit 1\ntorchrun b.py\nX',
+        "cat > a <<\\X\ntorchrun b.py\nX",
+        "cat > a <<-X\n\ttorchrun b.py\n\tX",
+        "cat > a << 'X' > /dev/null\nit's one\nX",
+        'read -r A B <<< "$PAIR"',
+        "read -r A B <<<$PAIR",
+        "read -r A B <<<word",
+        "echo 'a <<X b'",
+    ],
+)
+def test_a_here_document_ends_at_its_own_word(text: str) -> None:
+    assert [each.text for each in statements(f"{text}\ntorchrun a.py\n")] == [text, "torchrun a.py"]
+
+
 def test_a_server_in_the_background_is_not_the_training() -> None:
     text = f"{HEAD}srun -n1 python server.py &\nsrun bash launch.sh\n"
     moved = move_script(text, file="")
