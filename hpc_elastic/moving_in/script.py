@@ -436,7 +436,7 @@ def _why_not_needed(statement: Statement, left_out: set[str], arguments: _Argume
         return "the agents find each other, and give the ranks their addresses"
     if re.match(r"(echo|printf)\b", text) and left_out & statement.names:
         return "it prints what is not needed"
-    if re.fullmatch(r"export\s+(\w+\s*)+", text) and set(text.split()[1:]) <= _MEETING | left_out:
+    if re.fullmatch(r"export(?:\s+\w+)+\s*", text) and set(text.split()[1:]) <= _MEETING | left_out:
         return "the agents give the ranks their addresses"
     if arguments.launcher == "deepspeed" and not names and re.search(r"scontrol\s+show\s+hostname", text):
         return "Slurm starts one agent a node, without ssh and a host file"

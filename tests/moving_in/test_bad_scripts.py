@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -573,6 +574,13 @@ def test_an_option_of_an_address_takes_the_next_word() -> None:
 )
 def test_a_here_document_ends_at_its_own_word(text: str) -> None:
     assert [each.text for each in statements(f"{text}\ntorchrun a.py\n")] == [text, "torchrun a.py"]
+
+
+def test_a_long_name_that_is_exported_is_read_at_once() -> None:
+    """A pattern that tries all ways to part a name into words would take minutes for this one."""
+    text = f"export {'TORCH_NCCL_ASYNC_ERROR_HANDLING_' * 3}=1\ntorchrun a.py\n"
+    code = f"from hpc_elastic.moving_in.script import move_script; move_script({text!r}, file='')"
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
 
 
 def test_a_server_in_the_background_is_not_the_training() -> None:
