@@ -113,14 +113,7 @@ def move_script(text: str, *, file: str) -> Moved:
         raise JobError([f"{file}:1: expected a script of bash or sh, found one of {language}"], tip=tip)
     text = MARKS.sub("?", text.replace("\r\n", "\n"))
     moved, request = Moved(), ResourceRequest()
-    for found in read_directives(text):
-        if isinstance(found, Directive):
-            carry_directive(found, moved, request)
-        elif found[1] in ("hetjob", "packjob"):
-            tip = "a run has nodes of one kind: leave the options of one component in it; `roles` share out its nodes"
-            raise JobError([f"{file}:{found[0]}: heterogeneous jobs are not supported"], tip=tip)
-        else:
-            moved.not_carried(found[0], found[1], "it could not be read")
+    _carry_directives(text, file, moved, request)
     _name_late_directives(text, moved)
     everything = list(statements(text))
     known = _static_values(everything)
@@ -153,6 +146,17 @@ def move_script(text: str, *, file: str) -> Moved:
     moved.keys.update(launch.keys)
     _count(launch, moved, request)
     return moved
+
+
+def _carry_directives(text: str, file: str, moved: Moved, request: ResourceRequest) -> None:
+    for found in read_directives(text):
+        if isinstance(found, Directive):
+            carry_directive(found, moved, request)
+        elif found[1] in ("hetjob", "packjob"):
+            tip = "a run has nodes of one kind: leave the options of one component in it; `roles` share out its nodes"
+            raise JobError([f"{file}:{found[0]}: heterogeneous jobs are not supported"], tip=tip)
+        else:
+            moved.not_carried(found[0], found[1], "it could not be read")
 
 
 def _other_language(text: str) -> str | None:
