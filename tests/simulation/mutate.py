@@ -85,6 +85,7 @@ COMPARED = 100  # recorded schedules that run an edit's line, besides those
 AS_IT_IS = 33  # that the code as it is has to survive first; the tests play more
 TRIED = 8  # seeds of each kind, to see which lines they run
 TRIED_MORE = 32  # of each kind whose runs are short, for lines that few of these run
+TRIED_RARELY = 160  # of the same kinds after those, for lines that none of these run
 UNTRUE = 8  # schedules that break a rule of the code as it is, and say nothing of an edit
 SEED_CPU_S = 20.0  # of the processor, not of the wall: a seed takes a tenth of a second
 CLOSED = (
@@ -548,7 +549,8 @@ def main(words: Sequence[str] | None = None) -> int:
         from tests.simulation.draws.kinds import KINDS, LONG
 
         more = {kind: TRIED_MORE // (4 if kind in LONG else 1) for kind in KINDS}
-        (ROOT / REACH).write_text(json.dumps(measure(sources(ROOT, NAMES), TRIED, more)))
+        rarely = {kind: TRIED_RARELY for kind in KINDS if kind not in LONG}
+        (ROOT / REACH).write_text(json.dumps(measure(sources(ROOT, NAMES), TRIED, more, rarely)))
         return 0
     everything = mutations()
     numbers = [

@@ -2,8 +2,8 @@
 
 Theory of operation. Some seeds of each kind are played once on the code as it is, under a trace function, and for each
 line that ran it is kept in which. Lines that few of them ran are looked for in more seeds, and those lines alone: then
-few functions are traced, and it costs little more than to play. What is kept decides with which schedules an edit is
-played (`aimed`), and not with how many.
+few functions are traced, and it costs little more than to play. Those that none ran are looked for in many more. What
+is kept decides with which schedules an edit is played (`aimed`), and not with how many.
 """
 
 from __future__ import annotations
@@ -70,24 +70,27 @@ def _lines_of(code: CodeType) -> set[int]:
     return {line for _, _, line in code.co_lines() if line is not None}
 
 
-def measure(modules: Mapping[str, str], each: int, more: Mapping[str, int]) -> Reach:
+def measure(modules: Mapping[str, str], each: int, more: Mapping[str, int], rarely: Mapping[str, int]) -> Reach:
     """Plays the first seeds of each kind.
 
     Args:
         modules: their names, by the path of the source.
         each: how many seeds of each kind.
         more: of each kind, how many after them, to look for lines that few of these have run.
+        rarely: of each kind, how many after those, to look for lines that none has run.
     """
     from tests.simulation.draws.kinds import KINDS
 
     lines, reach = _Lines(modules), dict[str, list[tuple[str, int]]]()
-    first = [(kind, range(each)) for kind in KINDS]
-    for kind, seeds in [*first, *((kind, range(each, each + more.get(kind, 0))) for kind in KINDS)]:
-        if seeds.start:
-            lines.knows(line for line, ran in reach.items() if len(ran) >= ENOUGH)
-        for seed in seeds:
-            for line in _ran(lines, KINDS[kind](seed)):
-                reach.setdefault(line, []).append((kind, seed))
+    first = dict.fromkeys(KINDS, 0)
+    for counts, enough in ((dict.fromkeys(KINDS, each), None), (more, ENOUGH), (rarely, 1)):
+        for kind in KINDS:
+            if enough is not None:
+                lines.knows(line for line, ran in reach.items() if len(ran) >= enough)
+            for seed in range(first[kind], first[kind] + counts.get(kind, 0)):
+                for line in _ran(lines, KINDS[kind](seed)):
+                    reach.setdefault(line, []).append((kind, seed))
+            first[kind] += counts.get(kind, 0)
     return reach
 
 
