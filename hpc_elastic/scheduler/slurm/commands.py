@@ -157,7 +157,7 @@ def squeue_identity_command(job_id: str) -> list[str]:
 
 def task_number_command(task_id: str) -> list[str]:
     """Build the squeue command that asks the controller for the own job number of an array's task."""
-    return ["squeue", "--noheader", "--all", "--states=all", f"--jobs={task_id}", "--format=%A"]
+    return ["squeue", "--noheader", "--all", "--states=all", f"--jobs={task_id}", "--Format=JobID"]
 
 
 def sacct_identity_command(job_id: str) -> list[str]:
