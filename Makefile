@@ -75,7 +75,7 @@ check: .venv/.installed
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
-	$(PYTEST) -q -n $(shell expr $(CORES) + 2) --dist worksteal --hypothesis-profile=quick -m "not slurm and not local and not long and not variant"
+	$(PYTEST) -q -n $(shell expr $(CORES) + 1) --dist worksteal --hypothesis-profile=quick -m "not slurm and not local and not long and not variant"
 
 format: .venv/.installed
 	$(BIN)/ruff format .
