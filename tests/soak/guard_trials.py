@@ -130,8 +130,9 @@ class Outcome:
 
     @property
     def is_sound(self) -> bool:
-        """Whether the machine was not too busy to tell anything of a guard that was late."""
-        return self.waited_s <= TURN_S
+        """Whether the machine was not too busy to tell anything of a guard that was late, by no more than it was."""
+        too_late_s = (self.late_s or 0.0) - BOUND_S
+        return self.waited_s <= max(TURN_S, too_late_s)
 
     @property
     def is_telling(self) -> bool:

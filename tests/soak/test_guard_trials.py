@@ -12,7 +12,16 @@ from pathlib import Path
 import pytest
 
 from hpc_elastic.clock import now
-from tests.soak.guard_trials import TURN_S, Fault, Trial, measure_start, play, play_soundly, waits_for_processors_s
+from tests.soak.guard_trials import (
+    TURN_S,
+    Fault,
+    Outcome,
+    Trial,
+    measure_start,
+    play,
+    play_soundly,
+    waits_for_processors_s,
+)
 
 A_TRIAL = Trial(seed=0, fault=Fault.FROZEN, step=1, deadline_s=1.5, kills_guard_s=0.1, is_blocked=True)
 
@@ -55,3 +64,12 @@ def test_a_machine_without_a_processor_for_the_guard_is_told_from_a_late_guard()
         for process in busy:
             process.kill()
             process.wait()
+
+
+@pytest.mark.parametrize(("late_s", "waited_s", "is_sound"), [(0.3, 0.01, True), (0.3, 0.1, False), (0.7, 0.1, True)])
+def test_a_guard_that_is_later_than_processes_waited_is_not_excused(
+    late_s: float, waited_s: float, is_sound: bool
+) -> None:
+    outcome = Outcome(trial=A_TRIAL, late_s=late_s, left=(), words=(), waited_s=waited_s)
+    assert outcome.is_broken
+    assert outcome.is_sound is is_sound
