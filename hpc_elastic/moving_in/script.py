@@ -9,30 +9,37 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from itertools import pairwise
 from typing import Any
 
 from hpc_elastic.errors import JobError
 from hpc_elastic.job.schema import default_of
+from hpc_elastic.moving_in.arguments import (
+    COMPUTED,
+    NO_ARGUMENTS,
+    OF_SCRIPT,
+    ONE_TASK,
+    TASKS,
+    Arguments,
+    with_agents_address,
+    without_own_arguments,
+)
 from hpc_elastic.moving_in.command import NOTHING_BEHIND, Launch, name_tail
 from hpc_elastic.moving_in.directives import Directive, ResourceRequest, carry_directive, read_directives
-from hpc_elastic.moving_in.launchers import LAUNCHER, is_launch, read_launch
+from hpc_elastic.moving_in.launchers import read_launch
 from hpc_elastic.moving_in.moved import Moved
 from hpc_elastic.moving_in.shell import (
-    LITERAL,
     MARKS,
     Statement,
     expand,
     first_pipe,
-    in_double_quotes,
     is_and_list,
-    joined_values,
     mark_literals,
     split_words,
     statements,
-    unmark_literals,
 )
+from hpc_elastic.moving_in.training import find_launch, set_on_the_way, static_values
 
 _MEETING = frozenset(
     {
@@ -45,42 +52,9 @@ _NODE_LIST = re.compile(
     r"scontrol\s+show\s+hostname|SLURM_(JOB_)?NODELIST|hostname\s+(--ip-address|-[iI])|\bnproc_per|SLURMD_NODENAME"
 )
 _THREADS = re.compile(r"\$\{?SLURM_CPUS_PER_TASK")
-_TASKS = re.compile(r"SLURM_(PROCID|LOCALID|NPROCS|NTASKS|NTASKS_PER_NODE|TASKS_PER_NODE|STEP_\w+)\b")
-# What bash knows without an environment variable of that name, as far as people use it in scripts (bash(1)).
-_OF_BASH = r"RANDOM|SRANDOM|SECONDS|EPOCHSECONDS|EPOCHREALTIME|BASHPID|PPID|UID|EUID|HOSTNAME"
-_COMPUTED = re.compile(
-    r"\$\(|`|\$\{[A-Za-z_]\w*[^A-Za-z0-9_}]|\$[0-9@*#?!]|\$\{[0-9@*#?!]"
-    rf"|\$(?:{_OF_BASH})(?!\w)|\$\{{(?:{_OF_BASH})\}}",
-    re.ASCII,
-)
-_OF_SCRIPT = re.compile(r"\$(?:[0-9@*#]|\{#?[0-9@*#])")  # what follows the script's name at its call
-_ALL_OF_SCRIPT = re.compile(r"\$(?:[@*]|\{[@*]\})")
-_REFERENCE = re.compile(r"\$(?:\{([A-Za-z_]\w*)\}|([A-Za-z_]\w*))", re.ASCII)
-_OF_A_TASK = {
-    "SLURM_PROCID": "RANK",
-    "SLURM_LOCALID": "LOCAL_RANK",
-    "SLURM_NODEID": "GROUP_RANK",
-    **dict.fromkeys(("SLURM_NTASKS", "SLURM_NPROCS", "SLURM_STEP_NUM_TASKS"), "WORLD_SIZE"),
-    "SLURM_NTASKS_PER_NODE": "LOCAL_WORLD_SIZE",
-}
-_OF_A_NODE = {
-    **dict.fromkeys(("SLURM_PROCID", "SLURM_NODEID"), "GROUP_RANK"),
-    **dict.fromkeys(("SLURM_NNODES", "SLURM_JOB_NUM_NODES", "SLURM_NTASKS", "SLURM_NPROCS"), "GROUP_WORLD_SIZE"),
-}
-_OF_NODES, _OF_TASKS = r"\$?\{?SLURM_(?:NNODES|JOB_NUM_NODES)\}?", r"\$?\{?SLURM_NTASKS_PER_NODE\}?"
-_ALL_TASKS = re.compile(rf"\$\(\(\s*(?:{_OF_NODES}\s*\*\s*{_OF_TASKS}|{_OF_TASKS}\s*\*\s*{_OF_NODES})\s*\)\)")
-_OF_ONE = frozenset({"SLURM_PROCID", "SLURM_LOCALID", "SLURM_NODEID"})  # what differs from task to task
 _RESTARTS, _REQUEUES = "restart.max_restarts", "requeue.max"
 _MAY_FAIL = re.compile(r"(\[|\[\[|test|\(\(|let)\s")
-_STARTS = re.compile(
-    r"(^|[\s;(])(torchrun|deepspeed|ft_launcher|accelerate\s+launch|srun\s[^\n]*python|python3?\s+-m\s+torch\.distr)"
-)
-_OF_AGENTS = frozenset({"MASTER_ADDR", "MASTER_PORT"})
-_MEETING_URL = re.compile(r"tcp://(?:\$\{?\w+\}?|\$\([^()]*\)|[\w.-]+):(?:\$\{?\w+\}?|\d+)", re.ASCII)
-_MEETING_OPTION = re.compile(r"--(?:dist[-_])?master[-_](addr|port)(?![\w-])")
 _ONE_ARGUMENT = "one argument, even if it is empty or has spaces; an option to resume by may be entrypoint.restart_args"
-_ONE_TASK = "there is one task a node now, whose ranks an agent starts: does the line still mean the same?"
-_NO_ARGUMENTS = "a run has no arguments of a script; write the value"
 _MOST_BYTES = 1 << 20
 _FIRST_LINE = re.compile(r"#![ \t]*(\S[^\n]*)")
 # What a login shell reads (bash(1), INVOCATION); their own status says nothing.
@@ -116,8 +90,8 @@ def move_script(text: str, *, file: str) -> Moved:
     _carry_directives(text, file, moved, request)
     _name_late_directives(text, moved)
     everything = list(statements(text))
-    known = _static_values(everything)
-    place, words = _find_launch(everything, known, file)
+    known = static_values(everything)
+    place, words = find_launch(everything, known, file)
     moved.launch_line = everything[place].line
     launch = read_launch(words, everything[place].line, moved, request, known)
     if not launch.target:
@@ -129,8 +103,8 @@ def move_script(text: str, *, file: str) -> Moved:
     _name_rest(everything, place, moved)
     _name_split_words(everything[place], launch, known, moved)
     _name_restarts(launch, moved)
-    arguments = _Arguments(launch, moved, everything[:place], known)
-    own = _with_agents_address(_without_own_arguments(launch, moved), launch, moved)
+    arguments = Arguments(launch, moved, everything[:place], known)
+    own = with_agents_address(without_own_arguments(launch, moved), launch, moved)
     args = [arguments.literal(word) for word in own]
     target = arguments.literal(launch.target, is_path=True)
     env = {name: arguments.literal(value) for name, value in launch.env.items() if name not in _MEETING}
@@ -186,181 +160,6 @@ def _carry_first_line(text: str, moved: Moved) -> None:
         moved.setup.append(f"set -{kept}")
 
 
-def _find_launch(everything: list[Statement], known: dict[str, str], file: str) -> tuple[int, list[str]]:
-    """Return the place and the words of the one command that starts the training."""
-    found: list[tuple[int, int, list[str]]] = []
-    beside: set[int] = set()  # in the background, and not waited for so far
-    for place, statement in enumerate(everything):
-        if re.match(r"wait\b", statement.joined):
-            beside.clear()
-        if statement.keyword or statement.assignments():
-            continue
-        command, tail = first_pipe(expand(mark_literals(statement.joined), known))
-        words = split_words(command.removeprefix("eval ").strip()) or []
-        if words and (sureness := is_launch(words, known)):
-            if tail.endswith("&"):
-                beside.add(place)
-            elif beside:  # servers, which the training needs
-                found = [each for each in found if each[1] not in beside]
-            found.append((sureness, place, words))
-    best = max((sureness for sureness, _, _ in found), default=0)
-    chosen = [(place, words) for sureness, place, words in found if sureness == best]
-    hidden = [each for each in everything if each.keyword and _starts_training(each.text)]
-    if hidden and best < LAUNCHER:
-        what = "a function" if hidden[0].keyword == "function" else f"`{hidden[0].keyword}`"
-        problem = f"{file}:{hidden[0].line}: the training is started within {what}"
-        tip = "write the one command that starts it on a line of its own, and say `init --from` again"
-        raise JobError([problem], tip=tip)
-    if not chosen:
-        looked = "torchrun, srun python, accelerate launch, deepspeed, ft_launcher"
-        tip = (
-            "write the command on a line of its own, with the launcher's name in it and not in a variable that the "
-            "script makes piece by piece; without a script, `hpc-elastic init train.py` writes a job file"
-        )
-        raise JobError([f"{file}: no command that starts a training was found (looked for {looked})"], tip=tip)
-    if len(chosen) > 1:
-        lines = ", ".join(str(everything[place].line) for place, _ in chosen)
-        tip = "one job file is one run: make a script for each, and say `init --from` for each"
-        raise JobError([f"{file}: {len(chosen)} commands start a training, in lines {lines}"], tip=tip)
-    return chosen[0]
-
-
-def _starts_training(text: str) -> bool:
-    return bool(_STARTS.search(re.sub(r"\\\n", " ", text)))
-
-
-def _static_values(everything: list[Statement]) -> dict[str, str]:
-    """Return the variables that are assigned once, to what needs no shell to be known.
-
-    The words of a command (`LAUNCHER="torchrun --nnodes $(wc -l < hosts) "`) are known although bash computes some.
-    """
-    assigned: dict[str, list[str]] = {}
-    for statement in everything:
-        for name, value in statement.assignments().items():
-            assigned.setdefault(name, []).append(mark_literals(value))
-        if (appended := statement.appended()) is not None and len(assigned.get(appended[0], [])) == 1:
-            name, more = appended
-            assigned[name] = joined_values(assigned[name][0], mark_literals(more))
-            continue
-        for name in _set_on_the_way(statement):
-            assigned.setdefault(name, []).append("$(computed)")
-    return {
-        name: values[0]
-        for name, values in assigned.items()
-        if len(values) == 1 and name not in _OF_AGENTS and (not _COMPUTED.search(values[0]) or _is_command(values[0]))
-    }
-
-
-def _is_command(value: str) -> bool:
-    """Return whether a value is several words of a command, a program with arguments or options, or `"$@"`."""
-    words = split_words(value) or []
-    if len(words) == 1 and words[0] != value:  # in quotes
-        words = split_words(words[0]) or []
-    if len(words) == 1 and _ALL_OF_SCRIPT.fullmatch(words[0]):
-        return True
-    is_start = bool(words) and (_is_program(words[0]) or is_launch(words) > 0)
-    return len(words) > 1 and (is_start or any(re.match(r"--?[A-Za-z]", word) for word in words))
-
-
-def _is_program(word: str) -> bool:
-    return word.endswith((".py", ".sh")) or os.path.basename(word) in ("srun", "mpirun", "mpiexec")
-
-
-def _set_on_the_way(statement: Statement) -> list[str]:
-    """Return the variables that a statement may set which is more than assignments: a condition, a loop, a `read`."""
-    if statement.assignments():
-        return []
-    set_by_sign = re.findall(r"(?:^|[\s;(])([A-Za-z_]\w*)\+?=", statement.text, re.ASCII)
-    return set_by_sign + re.findall(r"\bread\s+(?:-\S+\s+)*([A-Za-z_]\w*)", statement.text, re.ASCII)
-
-
-class _Arguments:
-    """Turns words of bash into text of a job file, where `${NAME}` is a variable of the node and `$$` a dollar sign."""
-
-    def __init__(self, launch: Launch, moved: Moved, before: list[Statement], known: Mapping[str, str]) -> None:
-        self._launch = launch
-        self._moved = moved
-        self._names = _OF_A_TASK if launch.is_one_a_task else _OF_A_NODE
-        self.line = launch.line
-        self.launcher = launch.launcher
-        self.known = known
-        self.assigned = {name for each in before for name in each.assignments()}
-        self.used: set[str] = set()
-        self.exports: list[str] = []
-
-    def literal(self, word: str, *, is_path: bool = False) -> str:
-        """Return a word of a command as the job file says it."""
-        word = _ALL_TASKS.sub("$SLURM_NTASKS", word)
-        if _COMPUTED.search(word):
-            return self._computed(word)
-        out, place = [], 0
-        if word.startswith("~/"):
-            word = "$HOME" + word[1:]
-        while place < len(word):
-            match = _REFERENCE.match(word, place)
-            if match is not None:
-                name = match[1] or match[2]
-                mapped = self._names.get(name, name)
-                if name in _OF_AGENTS:
-                    pass
-                elif mapped == name:
-                    self.used.add(name)
-                elif name in _OF_ONE and not self._launch.is_in_shell:
-                    why = "each rank gets its own; bash put the batch script's in, the same for all"
-                    self._moved.changed(self.line, f"${name}", why)
-                out.append(f"${{{mapped}}}")
-                place = match.end()
-                continue
-            character = word[place]
-            out.append(
-                "$$" if character in ("$", LITERAL) and not is_path else "$" if character == LITERAL else character
-            )
-            place += 1
-        return "".join(out)
-
-    def _computed(self, word: str) -> str:
-        """Return a variable for a word that only bash can compute, and have setup compute it."""
-        if _OF_SCRIPT.search(word):
-            self._moved.not_carried(self._launch.line, unmark_literals(word), _NO_ARGUMENTS)
-        elif self._launch.is_in_shell and any(name in word for name in _OF_ONE):
-            why = "setup computes it once, on the first node, and not for each rank"
-            self._moved.not_carried(self.line, unmark_literals(word), why)
-        elif _TASKS.search(word):
-            self._moved.changed(self.line, unmark_literals(word), _ONE_TASK)
-        name = f"MOVED_{len(self.exports) + 1}"
-        self.exports.append(f'export {name}="{in_double_quotes(word)}"')
-        return f"${{{name}}}"
-
-
-def _without_own_arguments(launch: Launch, moved: Moved) -> list[str]:
-    """Return the training's arguments without `"$@"`: of no arguments bash makes no word, not even an empty one."""
-    given = [word for word in launch.args if not _ALL_OF_SCRIPT.fullmatch(word)]
-    if len(given) < len(launch.args):
-        moved.not_carried(launch.line, "$@", _NO_ARGUMENTS)
-    return given
-
-
-def _with_agents_address(words: list[str], launch: Launch, moved: Moved) -> list[str]:
-    """Return the training's arguments with the address at which the agents let ranks meet, in place of the script's.
-
-    torch's `tcp://` and `env://` (2.13, distributed/rendezvous.py) look for the agents' store: at another port nobody
-    listens.
-    """
-    found = []
-    for number, word in enumerate(words):
-        before = words[number - 1] if number else ""
-        new = _MEETING_URL.sub(r"tcp://$MASTER_ADDR:$MASTER_PORT", word)
-        if (option := _MEETING_OPTION.fullmatch(before)) and not word.startswith("-"):
-            new = f"$MASTER_{option[1].upper()}"
-        elif (option := _MEETING_OPTION.match(word)) and word[option.end() :].startswith("="):
-            new = f"{option[0]}=$MASTER_{option[1].upper()}"
-        if new.replace("{", "").replace("}", "") != word.replace("{", "").replace("}", ""):
-            moved.changed(launch.line, unmark_literals(word), "ranks meet at the address and the port of the agents")
-            word = new
-        found.append(word)
-    return found
-
-
 def _name_restarts(launch: Launch, moved: Moved) -> None:
     if "restart.max_restarts" not in launch.keys and "requeue.max" not in moved.keys:
         numbers = f"{default_of(_RESTARTS)} and {default_of(_REQUEUES)}"
@@ -380,7 +179,7 @@ def _name_split_words(statement: Statement, launch: Launch, known: dict[str, str
             moved.changed(statement.line, word, "one argument as it is written: no shell finds files for it")
 
 
-def _carry_inner(before: list[Statement], moved: Moved, arguments: _Arguments) -> None:
+def _carry_inner(before: list[Statement], moved: Moved, arguments: Arguments) -> None:
     """Carry what a shell around the training does first, on each node."""
     carried = len(moved.setup)
     _carry_setup(before, moved, arguments)
@@ -388,7 +187,7 @@ def _carry_inner(before: list[Statement], moved: Moved, arguments: _Arguments) -
         moved.changed(arguments.line, line, "it runs once, on the first node, before the agents start")
 
 
-def _carry_setup(before: list[Statement], moved: Moved, arguments: _Arguments) -> None:
+def _carry_setup(before: list[Statement], moved: Moved, arguments: Arguments) -> None:
     left_out = _left_out_names(before, arguments)
     for statement in before:
         text = statement.joined
@@ -414,7 +213,7 @@ def _carry_setup(before: list[Statement], moved: Moved, arguments: _Arguments) -
             _carry_line(statement, moved, arguments)
 
 
-def _left_out_names(before: list[Statement], arguments: _Arguments) -> set[str]:
+def _left_out_names(before: list[Statement], arguments: Arguments) -> set[str]:
     """Return the variables that only find addresses, and that no line which stays refers to."""
     left_out: set[str] = set()
     for statement in before:
@@ -433,7 +232,7 @@ def _left_out_names(before: list[Statement], arguments: _Arguments) -> set[str]:
         left_out -= needed
 
 
-def _why_not_needed(statement: Statement, left_out: set[str], arguments: _Arguments) -> str:
+def _why_not_needed(statement: Statement, left_out: set[str], arguments: Arguments) -> str:
     """Return why a line before the training is left out without loss, empty if it is not."""
     text, names = statement.joined, statement.assignments().keys()
     if names and names <= left_out:
@@ -449,14 +248,14 @@ def _why_not_needed(statement: Statement, left_out: set[str], arguments: _Argume
     return "a job has no terminal" if re.fullmatch(r"clear|reset", text) else ""
 
 
-def _carry_cd(statement: Statement, folder: str, moved: Moved, arguments: _Arguments) -> None:
+def _carry_cd(statement: Statement, folder: str, moved: Moved, arguments: Arguments) -> None:
     """Make the folder that a script goes to the workers' own, in which setup begins as well."""
     folder = " ".join(split_words(expand(mark_literals(folder), arguments.known)) or [folder])
     if re.fullmatch(r"\$\{?SLURM_SUBMIT_DIR\}?|\.", folder):
         moved.not_needed(statement.line, statement.joined, "workdir is the job file's folder")
         return
     known_names = {name for name in _names_in(folder) if name in arguments.assigned}
-    if _COMPUTED.search(folder) or known_names or "workdir" in moved.keys or folder == "-":
+    if COMPUTED.search(folder) or known_names or "workdir" in moved.keys or folder == "-":
         why = "the workers start in workdir, wherever setup goes: write that folder there"
         moved.not_carried(statement.line, _short(statement.joined), why)
         _carry_line(statement, moved, arguments)
@@ -467,19 +266,19 @@ def _carry_cd(statement: Statement, folder: str, moved: Moved, arguments: _Argum
         moved.changed(statement.line, statement.joined, why)
 
 
-def _carry_line(statement: Statement, moved: Moved, arguments: _Arguments) -> None:
+def _carry_line(statement: Statement, moved: Moved, arguments: Arguments) -> None:
     text = statement.text.strip("\n")
-    if _TASKS.search(text):
-        moved.changed(statement.line, _short(statement.joined), _ONE_TASK)
-    if statement.keyword != "function" and _OF_SCRIPT.search(mark_literals(statement.text)):
-        moved.not_carried(statement.line, _short(statement.joined), _NO_ARGUMENTS)
+    if TASKS.search(text):
+        moved.changed(statement.line, _short(statement.joined), ONE_TASK)
+    if statement.keyword != "function" and OF_SCRIPT.search(mark_literals(statement.text)):
+        moved.not_carried(statement.line, _short(statement.joined), NO_ARGUMENTS)
     is_test = not statement.keyword and (_MAY_FAIL.match(statement.joined) or is_and_list(statement.joined))
     moved.setup.append(f"{text} || true" if is_test and "||" not in text else text)
     needed = sorted(statement.assignments().keys() & arguments.used)
     if needed and not statement.joined.startswith("export "):
         moved.setup.append(f"export {' '.join(needed)}")
     # It may be set by no branch; bash has nothing for it then, and the agents an error.
-    missing = ({*_set_on_the_way(statement)} & arguments.used) - arguments.assigned
+    missing = ({*set_on_the_way(statement)} & arguments.used) - arguments.assigned
     moved.setup += [f'export {name}="${{{name}-}}"' for name in sorted(missing)]
 
 
