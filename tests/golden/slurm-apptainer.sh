@@ -151,14 +151,17 @@ fi
 # stopped srun tells nobody, so the step is told here. Whoever ends the job otherwise sends a CONT too, and srun takes
 # what it has got. A TERM ends the watch, without which srun would stay stopped.
 hpc_elastic_pass_on() {
-    local hpc_elastic_names hpc_elastic_name hpc_elastic_value hpc_elastic_pending=0 hpc_elastic_number
+    local hpc_elastic_names hpc_elastic_name hpc_elastic_value hpc_elastic_pending=0 hpc_elastic_number hpc_elastic_state=''
     hpc_elastic_names=$hpc_elastic_received hpc_elastic_received='' # one command, so that no trap comes between
     [ -n "$hpc_elastic_names" ] || return
     hpc_elastic_pause
     hpc_elastic_pause
     hpc_elastic_find_srun "$hpc_elastic_step"
     while read -r hpc_elastic_name hpc_elastic_value; do
-        [ "$hpc_elastic_name" != ShdPnd: ] || hpc_elastic_pending=$((16#$hpc_elastic_value))
+        case $hpc_elastic_name in
+            State:) hpc_elastic_state=${hpc_elastic_value%% *} ;;
+            ShdPnd:) hpc_elastic_pending=$((16#$hpc_elastic_value)) ;;
+        esac
     done <"/proc/$hpc_elastic_srun/status"
     for hpc_elastic_name in TERM INT HUP USR1 USR2; do
         case " $hpc_elastic_names " in *" $hpc_elastic_name "*) ;; *) continue ;; esac
@@ -170,8 +173,8 @@ hpc_elastic_pass_on() {
         hpc_elastic_value=`hpc_elastic_number_of_step`
         [ -n "$hpc_elastic_value" ] || continue
         timeout 10 scancel --signal="$hpc_elastic_name" "$SLURM_JOB_ID.$hpc_elastic_value"
-        kill -0 "$hpc_elastic_watch" || hpc_elastic_start_watch
     done
+    [ "$hpc_elastic_state" != T ] || kill -0 "$hpc_elastic_watch" || hpc_elastic_start_watch
 } 2>/dev/null
 # slurmstepd takes a TERM to this script alone (scancel --batch --signal=TERM) for the end of the job, and writes the line
 # of a scancel into its output (22.05 and 24.11). Who reads that is told here, in the background: at an end that is one,

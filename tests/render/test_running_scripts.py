@@ -578,20 +578,25 @@ def test_the_script_waits_for_srun_as_long_as_the_run_is_not_over(tmp_path: Path
     assert not (scene.stubs / "srun.signals").exists()
 
 
-def state_of_srun(scene: Scene, process: subprocess.Popen[str]) -> str:
-    """The state of the stub, as /proc has it: T if it is stopped."""
-    states: list[str] = []
+def srun_of(scene: Scene, process: subprocess.Popen[str]) -> int:
+    """The process of the stub."""
+    found: list[int] = []
 
     def look() -> bool:
         """Other children of the script come and go, and the kernel's list of them may leave some out meanwhile."""
         for child in children_of(process.pid):
             with contextlib.suppress(FileNotFoundError, ProcessLookupError):
                 if b"stubs/srun" in Path(f"/proc/{child}/cmdline").read_bytes():
-                    states.append(Path(f"/proc/{child}/stat").read_text().rpartition(") ")[2][0])
-        return bool(states)
+                    found.append(child)
+        return bool(found)
 
     wait_until(look, "srun is among the script's children")
-    return states[-1]
+    return found[-1]
+
+
+def state_of_srun(scene: Scene, process: subprocess.Popen[str]) -> str:
+    """The state of the stub, as /proc has it: T if it is stopped."""
+    return Path(f"/proc/{srun_of(scene, process)}/stat").read_text().rpartition(") ")[2][0]
 
 
 @pytest.mark.long
@@ -689,6 +694,36 @@ def test_a_notice_reaches_the_agents_of_a_site_that_launches_them_in_its_own_way
     (scene.stubs / "gate").write_text("go\n")
     process.communicate(timeout=60)
     assert process.returncode == 42
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("is_pending", [True, False], ids=["pending", "taken"])
+def test_a_stopped_srun_goes_on_after_a_term_that_has_ended_the_agent_and_the_watch(
+    is_pending: bool, tmp_path: Path
+) -> None:
+    """Slurm sends every process of the job a CONT, and then a TERM: the watch may stop srun again between the two."""
+    scene = make_scene_where_srun_stays(tmp_path)
+    agent = subprocess.Popen(["sleep", "600"])
+    start = Path(f"/proc/{agent.pid}/stat").read_text().rpartition(") ")[2].split()[19]
+    (scene.run_dir / "agents" / "launch_agent").write_text(f"{agent.pid} {start}\n")
+    process = scene.start(("bash", "-c", 'SLURM_TASK_PID=$$ exec "$@"', "-"), STUB_STATUS="42")
+    scene.wait_for("srun.runs")
+    (scene.run_dir / "attempts" / "0001").mkdir(parents=True)
+    wait_until(lambda: state_of_srun(scene, process) == "T", "srun is stopped")
+    script = Path(f"/proc/{process.pid}/cmdline").read_bytes()
+    shells = [pid for pid in children_of(process.pid) if Path(f"/proc/{pid}/cmdline").read_bytes() == script]
+    for pid in [*shells, agent.pid]:  # the watch is among these; others wait for a sleep
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+    agent.wait()
+    if is_pending:
+        os.kill(srun_of(scene, process), signal.SIGTERM)
+    process.send_signal(signal.SIGTERM)
+    wait_until(lambda: state_of_srun(scene, process) != "T", "srun goes on")
+    (scene.stubs / "gate").write_text("go\n")
+    process.communicate(timeout=60)
+    assert process.returncode == 42
+    assert (scene.stubs / "srun.signals").exists() == is_pending
 
 
 @pytest.mark.long
