@@ -492,7 +492,7 @@ class Head:
         if self.gathering.succession is not None and (ended := self._succeed(self.gathering.succession, now)):
             return ended
         if not keeps_places and (lost := self.gathering.give_up_returns(now)):
-            self._members.losses.settle(len(self._roster))
+            self._members.losses.settle()
             return self._observe(Seen(trigger=Trigger.NODE_LOST, nodes=lost, detail="no return in time"), now)
         if not keeps_places and (too_few := self.gathering.too_few(now)) is not None:
             said = [*timeout_announcement(too_few, self.attempt), *self.gathering.absent(too_few.missing, self.attempt)]
@@ -651,7 +651,7 @@ class Head:
 
     def _end_for_want(self, now: float) -> list[Action]:
         """End the run for want of nodes: who might have returned, and has not, counts as lost, and is named."""
-        self._members.losses.settle(len(self._roster))
+        self._members.losses.settle()
         self._judge.names_all_lost(now)
         return self._finish()
 

@@ -198,16 +198,14 @@ class Losses:
         if node in self._goodbyes:
             self._goodbyes[node] = -NEVER
 
-    def settle(self, here: int) -> tuple[str, ...]:
+    def settle(self) -> tuple[str, ...]:
         """Count as lost the members that were expected back and have not returned, when the round is closed.
 
-        Args:
-            here: how many nodes have joined.
-
         Returns:
-            The nodes of these members: who has said goodbye, and most of a world that has fallen silent.
+            The nodes of these members: who has said goodbye, or has fallen silent. They may have been forgiven for a
+            while, as most of a world, with fewer nodes here than now.
         """
-        absent = {*self._goodbyes, *(self._silent() - self._back if self._are_likely_back(here) else ())}
+        absent = {*self._goodbyes, *(self._silent() - self._back)}
         if (returns_until := self.returns_until()) > -NEVER:
             self._awaited_since = returns_until - self._timing.returns_within_s
         for node in self._goodbyes:

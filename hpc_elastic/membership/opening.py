@@ -40,7 +40,7 @@ class Opening:
 
     def _settle_losses(self, now: float) -> Finish | None:
         """Count as lost the members that did not return as expected; return the end of the run if that ends it."""
-        absent = self._members.losses.settle(len(self._members.roster))
+        absent = self._members.losses.settle()
         if not absent:
             return None
         return self._take_end(Seen(trigger=Trigger.NODE_LOST, nodes=absent, detail="it did not return"), now)

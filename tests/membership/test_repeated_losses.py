@@ -122,7 +122,7 @@ def test_a_member_that_returns_within_its_time_is_not_at_fault() -> None:
     losses = Losses(TIMING, 0)
     losses.add("node1", MemberLease(0.0), 1.0, is_gone=True, may_return=True, is_counted=True)
     losses.returned("node1", 2.0)
-    losses.settle(3)
+    losses.settle()
     assert losses.at_fault({"node0", "node1", "node2"}) == ()
 
 

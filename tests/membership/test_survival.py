@@ -844,6 +844,24 @@ def test_most_of_a_world_that_does_not_come_back_is_one_loss_too_many_when_the_r
     assert result.cause.startswith("node2, node3, node4 were lost: "), result.cause
 
 
+def test_a_node_that_stays_away_is_one_loss_too_many_though_it_was_most_of_a_world_when_too_few_were_here() -> None:
+    """The round is closed with a spare in its place: with as many nodes here it is no fault of their network."""
+    script = HeadScript(5, min_nodes=3, max_nodes=4, restart=a_restart_plan(max_node_losses=1), lease_s=LEASE_S)
+    script.run()
+    for node_id in (4, 3):
+        script.lose(node_id, is_gone=False)
+    restart(script, 0, 2)
+    script.lose(1, is_gone=False)
+    assert script.head.phase is HeadPhase.AWAITING_QUORUM
+    script.join(3)
+    assert script.head.phase is HeadPhase.PAUSING
+    script.join(4)
+    result = the_result(script.pass_time(2 * LEASE_S))
+    assert result.reason == "node_losses_used_up"
+    assert result.cause.startswith("node1 was lost: "), result.cause
+    assert "2 node losses in this run, expected at most restart.max_node_losses, which is 1" in result.cause
+
+
 def test_a_node_that_comes_and_goes_is_counted_once_an_attempt() -> None:
     script = running(restart=a_restart_plan(first_s=60))
     script.fail(1)
