@@ -70,6 +70,7 @@ class Rules:
         self._assigns: dict[str, Assign] = {}
         self._ports: set[tuple[str, int]] = set()
         self._decided_in: dict[str, list[str]] = {}  # by head, the latest world as it decided to end the run
+        self._decided_well: dict[str, bool] = {}  # whether every rank that counts had exited 0 by then
         self._longest: list[float] = []  # pauses before restarts
         self._at_work: dict[tuple[int, str], list[str]] = {}  # by attempt and head, whose workers lived as it decided
 
@@ -427,6 +428,7 @@ class Rules:
         """A head wants to end the run, whose latest attempt it may have opened."""
         world = self._run.disk.latest
         self._decided_in[agent.name] = [] if world is None else [node.node for node in world.nodes]
+        self._decided_well[agent.name] = self._run.witness.have_all_ended_well()
 
     def ended(self, agent: Agent, result: RunResultRecord) -> None:
         """The result is on disk."""
@@ -439,7 +441,8 @@ class Rules:
             members += [each.node for each in disk.allocations]
         may_end = agent.name in members or (claim is not None and self._may_follow(agent, claim))
         require(may_end, f"{agent.name} ends the run, and was not in the latest world: {members}")
-        self._run.witness.had_all_ended_well = self._run.witness.have_all_ended_well()
+        had_ended_well = self._decided_well.get(agent.name, False)  # then any later claim is void
+        self._run.witness.had_all_ended_well = had_ended_well or self._run.witness.have_all_ended_well()
         self._check_all_stopped(result)
         self._run.progress.ended(agent, result)
 
