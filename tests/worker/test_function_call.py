@@ -80,7 +80,9 @@ def test_what_a_function_returns_is_kept(tmp_path: Path) -> None:
 
 
 @pytest.mark.long
-def test_a_function_finds_an_empty_main_and_no_arguments(tmp_path: Path) -> None:
+def test_a_function_finds_an_empty_main_and_no_arguments(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "path", ["", *sys.path])  # as `python -m` has it, and pytest as a program not
+
     def look() -> Any:
         import sys
 
