@@ -642,7 +642,7 @@ class Head:
         if self.phase is not HeadPhase.AWAITING_QUORUM:
             return []
         if not (told := self._quorum.resumes(now)):
-            self._quorum.shorten(now)
+            self._quorum.adjust(now)
             return []
         self._judge.verdict.gathers()
         self.phase = HeadPhase.PAUSING

@@ -22,7 +22,7 @@ class QuorumWait:
         judge: the decision that stands.
     """
 
-    __slots__ = ("_judge", "_members", "_settings", "other_until", "until")
+    __slots__ = ("_judge", "_latest", "_members", "_settings", "other_until", "until")
 
     def __init__(self, settings: HeadSettings, members: Members, judge: Judge) -> None:
         self._settings = settings
@@ -30,6 +30,7 @@ class QuorumWait:
         self._judge = judge
         self.other_until = -NEVER  # until when the head that has opened the latest attempt counts as there
         self.until = -NEVER  # when the run ends if too few nodes are here still, in monotonic seconds
+        self._latest = -NEVER  # until when that may be put off for nodes that come back one after the other
 
     def begin(self, now: float) -> list[Action]:
         """Begin the wait, and return what is said of it; nothing if the run may end at once."""
@@ -42,6 +43,7 @@ class QuorumWait:
             self.until, awaited = members.gathering.newcomers_until(now), "those that have not come yet"
         if now >= self.until:
             return []
+        self._latest = self.until + self._settings.timing.returns_within_s
         text = f"too few nodes are left here; waiting {self.until - now:.1f} s for {awaited}"
         note = Note(name="run.yielding", message=text, attempt=self._judge.history.attempts)
         return [Log(text=text, level="warning"), note]
@@ -51,9 +53,14 @@ class QuorumWait:
         self.other_until = now + self._settings.timing.awaits_return_s
         self.until = max(self.until, self.other_until)
 
-    def shorten(self, now: float) -> None:
-        """Wait no longer if all that are not here are dead, but for those that have never come."""
-        if not self._members.losses.may_live:
+    def adjust(self, now: float) -> None:
+        """Wait a moment longer for the others where a lost node is back; no longer if all that are not here are dead.
+
+        Nodes that were lost together find this head one after the other. Those that have never come are still awaited.
+        """
+        losses = self._members.losses
+        self.until = max(self.until, min(losses.others_return_until(), self._latest))
+        if not losses.may_live:
             self.until = min(self.until, max(now, self._members.gathering.newcomers_until(now)))
 
     def resumes(self, now: float) -> list[Action]:

@@ -202,8 +202,9 @@ class Promptness:
 
     @property
     def _is_quick(self) -> bool:
-        """Whether messages are quick for the lease; else nodes are known to come to a successor too late."""
-        return 100 * max(self._run.scenario.delays_s) <= self._run.scenario.lease_s
+        """Whether messages and the disk are quick for the lease; else nodes may come to a successor too late."""
+        scenario = self._run.scenario
+        return max(100 * max(scenario.delays_s), 2 * max(scenario.disk_s)) <= scenario.lease_s
 
     def _has_been_told(self, node: str, claim: AttemptClaim) -> bool:
         """Whether a node has heard from the head of an attempt that it is in it."""
