@@ -435,7 +435,7 @@ class Judge:
         allocation ends for another reason has only left before the others.
         """
         decision = self.verdict.decision
-        is_end_by_loss = isinstance(decision, Finish) and decision.reason == "node_lost"
+        is_end_by_loss = isinstance(decision, Finish) and decision.reason in (*TOO_FEW, "setup_failed")
         return self._with_losses() if is_end_by_loss else self.history
 
     def counts_losses(self) -> list[Action]:

@@ -153,6 +153,8 @@ class AllocationEnd:
                 reason = NODE_LOST
             elif result.reason in FOR_WANT_OF_NODES and (left_for := await self._find_what_another_head_left_for()):
                 return ExitCode.REQUEUE, describe_left(left_for)
+            if reason == NODE_LOST and await self._has_another_head_lost_fewer():
+                return ExitCode.REQUEUE, describe_left(NODE_LOST)
         if reason == REQUEUED:
             return self._requeued_by_scheduler()
         if reason in CAUSES and self._is_stop_requested():
@@ -175,6 +177,15 @@ class AllocationEnd:
         """
         found = await self._disk.call(self._journal.what_another_head_left_for)
         return "" if self._is_stop_requested() else found
+
+    async def _has_another_head_lost_fewer(self) -> bool:
+        """Returns whether another head of this start has left for the next one with no more losses than counted here.
+
+        It had the most nodes, or as many: what it has charged, and the nodes that it has named, are to stand, and the
+        next start goes by the latest word.
+        """
+        theirs = await self._disk.call(self._journal.losses_another_head_left_with)
+        return theirs is not None and theirs <= self._charged().spend.node_losses and not self._is_stop_requested()
 
     async def _find_reason(self) -> str | None:
         """Returns why the TERM came: a reason of `CAUSES`, REQUEUED, or TERMINATED; None if it stays unknown."""

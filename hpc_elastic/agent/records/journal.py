@@ -230,12 +230,25 @@ class Journal(AllocationClaims):
         Raises:
             RunDirectoryError: the claims or the requests cannot be read.
         """
+        told = self._what_others_left_with()
+        return told[-1].reason or "" if told else ""
+
+    def losses_another_head_left_with(self) -> int | None:
+        """Return how many node losses another head of this start charged, as it left for the next; None if none did.
+
+        Raises:
+            RunDirectoryError: the claims or the requests cannot be read.
+        """
+        charged = [each.charged for each in self._what_others_left_with() if each.charged is not None]
+        return charged[-1].spend.node_losses if charged else None
+
+    def _what_others_left_with(self) -> list[Request]:
+        """Return what other heads of this start have said as they left for the next one, in their order."""
         first = self._chain.first_of_this_start()
         if first is None:
-            return ""
+            return []
         told = [each for each in self._requests() if each.kind == "requeue" and each.by != self._place.node]
-        here = [each.reason for each in told if (each.allocation or 0) >= first.allocation]
-        return here[-1] or "" if here else ""
+        return [each for each in told if (each.allocation or 0) >= first.allocation]
 
     def ended_here(self, records: Records) -> int | None:
         """Return which allocation of this start counts for how it ended, of several that its nodes may have claimed.
