@@ -128,6 +128,9 @@ EQUIVALENT: dict[str, str] = {
         "membership.gathering: true for false: self._is_waiting_for_returns = False": (
             "what is asked when the round may close sets it; a head is only asked once more, at once"
         ),
+        "membership.state_save: left out: self.phase = SavePhase.PINNING": (
+            "the driver calls `begin` as soon as it has made it, which sets it again before anything reads it"
+        ),
         "membership.gathering: left out: self.begin(now)": "the head that makes it begins its first round itself",
         "agent.records.journal: and for or: request.kind in ASKED and request.id": (
             "what else has an id is a stop: one at once is read beside it, and those of an earlier head are passed over"
