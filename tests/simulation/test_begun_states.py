@@ -2,10 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from tests.simulation.scenario import Fault, Role, Scenario
 from tests.simulation.world import SimulatedRun
+
+
+def steps_begun(scenario: Scenario) -> list[int]:
+    """With which step each attempt of a run that succeeds begins, 0 for none."""
+    run = SimulatedRun(scenario)
+    run.play()
+    assert [result.reason for result in run.disk.results] == ["succeeded"]
+    return [sum(state.version.step for state in claim.states) for claim in run.disk.claims.values()]
 
 
 def steps_begun_with(*whats: str) -> list[int]:
@@ -18,12 +28,9 @@ def steps_begun_with(*whats: str) -> list[int]:
         Fault(what=what, node=1, phase="running", nth=number, at=2.5 if number == 1 else 0.3)
         for number, what in enumerate(whats, start=1)
     )
-    run = SimulatedRun(
+    return steps_begun(
         Scenario(seed=1, roles=(role,), nodes=2, lease_s=3.0, max_restarts=6, keeps_every_s=1.0, faults=faults)
     )
-    run.play()
-    assert [result.reason for result in run.disk.results] == ["succeeded"]
-    return [sum(state.version.step for state in claim.states) for claim in run.disk.claims.values()]
 
 
 @pytest.mark.parametrize("what", ["exit_worker", "bus_worker"])
@@ -47,3 +54,21 @@ def test_a_state_is_trusted_if_a_person_asks_for_a_restart_after_a_failure() -> 
 
 def test_a_state_is_trusted_if_another_failure_comes_after_it() -> None:
     assert steps_begun_with("exit_worker", "bus_worker") == [0, 2, 2]
+
+
+def steps_begun_with_damage(nodes: int, copy_s: float | None, fault: Fault) -> list[int]:
+    """The same, where what the first attempt has saved turns out to be damaged when the second one loads it."""
+    role = Role(name="trainer", restart="restart_all", nodes_min=2, nodes_max=2, workers=(2,), work_s=10.0)
+    ranks = Scenario(seed=2, roles=(role,), nodes=nodes, lease_s=3.0, keeps_every_s=1.0, copy_s=copy_s)
+    return steps_begun(replace(ranks, damage_chance=0.3, faults=(fault,)))
+
+
+def test_a_state_that_a_node_finds_damaged_is_not_begun_with_again() -> None:
+    fault = Fault(what="kill_worker", node=1, phase="running", at=3.5)
+    assert steps_begun_with_damage(2, None, fault) == [0, 2, 0]
+
+
+def test_a_state_whose_copy_is_damaged_is_not_begun_with_again_though_another_node_holds_it() -> None:
+    """Else the spare asks for the same copy in one attempt after the other, and none of them costs a restart."""
+    fault = Fault(what="power_off", node=1, phase="running", at=5.5)
+    assert steps_begun_with_damage(3, 0.15, fault) == [0, 3, 0]
