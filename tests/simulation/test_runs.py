@@ -248,6 +248,14 @@ def test_a_network_that_is_down_again_and_again_does_not_use_the_losses_up(least
     assert [len(claim.members) for claim in run.disk.claims.values()] == [8, 8, 8, 8]
 
 
+def test_a_successor_that_nobody_reaches_for_a_while_does_not_use_the_losses_up() -> None:
+    """It begins alone, and the other four that it lacks are back when the switch is; only the head's machine is not."""
+    fault = Fault(what="power_off", node=0, at=10.0)
+    result, run = the_result(elastic(6, 4, *switched_off(6, 10.0, 18.0), fault, max_node_losses=2))
+    assert (result.state, len(run.disk.claims[2].members)) == (RunState.SUCCEEDED, 5)
+    assert run.disk.claims[2].spend.node_losses == 2
+
+
 @pytest.mark.long
 @pytest.mark.parametrize(("delay_s", "losses"), [(0.12, 1), (0.2, 2)])
 def test_a_head_whose_answer_takes_longer_than_a_search_waits_at_first_is_joined(delay_s: float, losses: int) -> None:
