@@ -113,6 +113,17 @@ def test_nobody_waits_for_a_node_of_another_role_in_the_place_of_a_dead_one() ->
     assert run.disk.ended_at < 95.0
 
 
+def test_a_job_does_not_wait_ten_minutes_for_the_only_node_of_a_role_that_has_said_goodbye() -> None:
+    """node3 hears nothing any more, and says so. The other role has more nodes than the run needs in all."""
+    roles = a_role("trainer", 1, 3, 100.0), a_role("reader", 1, 1, 100.0)
+    run = SimulatedRun(Scenario(seed=1, roles=roles, nodes=4, join_timeout_s=600.0, faults=(deaf(3, 20.0),)))
+    run.play()
+    result = result_of(run)
+    assert (result.reason, result.root_cause is not None) == ("node_lost", True)
+    assert "node3" in result.cause
+    assert run.disk.ended_at < 50.0
+
+
 # Before the first attempt: who loses the head for a moment asks it once more, and does not claim at once.
 
 MOMENTS = [
@@ -180,6 +191,14 @@ def test_a_new_start_whose_first_head_loses_its_power_begins_with_all_others_tho
     run = a_run(4, 2, *faults, work_s=20.0, lease_s=60.0, join_timeout_s=600.0)
     assert run.disk.claims[2].members == ("node1", "node2", "node3")
     assert run.disk.asked_at[2] < 260.0
+
+
+@pytest.mark.parametrize("lasts_s", [3.0, 5.0])
+def test_a_head_that_stood_still_waits_no_shorter_for_one_before_it_that_was_cut_off(lasts_s: float) -> None:
+    """Enough are there at 16 s, and the first head is cut off for 28 s, of which the others wait two leases."""
+    pause = Fault(what="pause", node=1, at=14.0, lasts_s=lasts_s)
+    run = a_run(4, 2, late(3, 16.0), cut(0, 2.5, 28.0), pause, work_s=20.0, join_timeout_s=600.0)
+    assert [claim.members for claim in run.disk.claims.values()] == [("node0", "node1", "node2", "node3")]
 
 
 @pytest.mark.parametrize("seed", [1, 2, 3])

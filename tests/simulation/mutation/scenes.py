@@ -22,7 +22,7 @@ EDIT = "HPC_ELASTIC_SIMULATED_EDIT"  # the mutation, in JSON
 FILES = (
     *("asked_saves", "begun_states", "contested", "explore", "first_heads", "flapping", "goodbyes", "health"),
     *("job_end", "latecomers", "limits", "machines", "moved", "places", "requests", "runs", "saves", "scale", "spares"),
-    "starts",
+    *("starts", "waits"),
 )
 OTHERS = "planted or is_found or another_process or drawn or no_rule_is_broken"  # which plant a bug, or draw schedules
 ENDS_WITHIN_S = 900.0  # some two minutes on a machine that others use
