@@ -72,3 +72,13 @@ def test_a_state_whose_copy_is_damaged_is_not_begun_with_again_though_another_no
     """Else the spare asks for the same copy in one attempt after the other, and none of them costs a restart."""
     fault = Fault(what="power_off", node=1, phase="running", at=5.5)
     assert steps_begun_with_damage(3, 0.15, fault) == [0, 3, 0]
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_a_state_is_written_again_if_an_allocation_ends_when_only_one_node_has_saved_a_newer_one(seed: int) -> None:
+    """The files that it began with do not count any more, and of the newer state there is only a part."""
+    ends = (Fault(what="term_all", at=at) for at in (14.0, 35.0))
+    starts = (Fault(what="requeue", side=(0, 1), at=at) for at in (30.0, 60.0))
+    role = Role(name="trainer", restart="restart_all", nodes_min=2, nodes_max=2, workers=(1,), work_s=60.0)
+    again = Scenario(seed=seed, roles=(role,), nodes=2, lease_s=3.0, keeps_every_s=4.0, is_requeued=True)
+    assert steps_begun(replace(again, faults=(*ends, *starts))) == [0, 2, 2]
