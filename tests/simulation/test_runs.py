@@ -8,12 +8,14 @@ import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
+from hpc_elastic.membership.member import Member, MemberPhase
 from hpc_elastic.plan.roles import RestartPolicy
 from hpc_elastic.rank_set import parse_ranks
-from hpc_elastic.rundir.records import RunResultRecord, RunState
+from hpc_elastic.rundir.records import RunResultRecord, RunState, WorkerState
 from tests.simulation.disk import LAYOUT
 from tests.simulation.draws.bad_nodes import draw_bad_nodes
 from tests.simulation.draws.cut_saves import draw_cut_saves
@@ -21,6 +23,8 @@ from tests.simulation.draws.general import draw
 from tests.simulation.draws.machines import draw_machines
 from tests.simulation.draws.relayed import draw_relayed
 from tests.simulation.draws.states import draw_states
+from tests.simulation.plant import Plant
+from tests.simulation.rules.invariants import BrokenRuleError
 from tests.simulation.scenario import HEAD, PHASES, SECOND, Fault, Role, Scenario
 from tests.simulation.world import SimulatedRun, play
 from tests.tiers import longer, variants
@@ -297,6 +301,30 @@ def test_work_that_is_done_is_not_done_again_by_a_successor() -> None:
     for at in range(100):  # between the last node's record and the result
         result, run = the_result(elastic(2, 1, Fault(what="kill_agent", node=0, phase="closing", at=at / 1e4)))
         assert (result.state, len(run.disk.claims)) == (RunState.SUCCEEDED, 1)
+
+
+EXIT_AS_A_STOP_COMES = elastic(3, 2, Fault(what="stop", node=2, at=13.0), work_s=10.0, disk_s=(0.5,))
+
+
+class _StopsWhatIsOver(Plant):
+    """The bug that a stop which comes before a node's record is on disk makes one of stopped workers of it."""
+
+    def places(self) -> list[tuple[Any, str, Any]]:
+        check = Member._check_all_over
+        at_work = MemberPhase.WORKING
+        return [(Member, check.__name__, lambda member, *more: check(member, *more) if member.phase is at_work else [])]
+
+
+def test_a_node_whose_workers_had_all_exited_0_when_a_stop_came_has_succeeded() -> None:
+    """Its record, and that of the others, is not on disk yet."""
+    run = SimulatedRun(EXIT_AS_A_STOP_COMES)
+    run.play()
+    assert run.disk.node_results[1, "node0"].state is WorkerState.SUCCEEDED
+
+
+def test_a_success_of_a_node_that_a_stop_overwrites_is_found() -> None:
+    with pytest.raises(BrokenRuleError, match=r"record of node0 in attempt 1 .* was of a success"):
+        SimulatedRun(EXIT_AS_A_STOP_COMES, _StopsWhatIsOver()).play()
 
 
 # What the simulation has found, with the schedule that showed it; each was a bug.
