@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from hpc_elastic.membership.member import MemberPhase
+from hpc_elastic.rundir.records import Request
 from tests.simulation.network import RESENT_WITHIN
 from tests.simulation.rules.asked_saves import SAVES
 from tests.simulation.rules.requested import REQUESTS
@@ -111,6 +112,15 @@ def _kill_before_beat(run: SimulatedRun, fault: Fault) -> None:
     run.clock.after(max(0.0, lives_s) if lives_s < run.scenario.lease_s else 0.0, lambda: strike(run, killed))
 
 
+def _fail_agent(run: SimulatedRun, fault: Fault) -> None:
+    """An agent fails itself, as for want of open files; that of a head has written that down, as `agent.main` does."""
+    agent = _target(run, fault.node)
+    claim = run.disk.allocations[-1] if run.disk.allocations else None
+    if agent.is_running and claim is not None and claim.node == agent.name:
+        run.notices.append(Request(kind="failed", by=agent.name, time="", allocation=claim.allocation))
+    strike(run, replace(fault, what="kill_agent", node=agent.number))
+
+
 def _lose_writer(run: SimulatedRun, fault: Fault) -> None:
     run.unheard.arm(fault)
 
@@ -126,6 +136,7 @@ def _break_gpu(run: SimulatedRun, fault: Fault) -> None:
 
 _OF_ALL = {
     "break_gpu": _break_gpu,
+    "fail_agent": _fail_agent,
     "fail_inside": _fail_inside,
     "heal": _heal,
     "interrupt": _interrupt,

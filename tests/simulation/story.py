@@ -32,6 +32,7 @@ FAULT_SENTENCES = {
     "kill_agent": "the agent on {node} is killed",
     "kill_writer": "the agent that has written the result is killed before it knows that",
     "power_off_writer": "the node that has written the result loses power before it knows that",
+    "fail_agent": "the agent on {node} fails itself, and writes that down if it is head",
     "kill_before_beat": "the agent on {node} is killed just before its next beat",
     "kill_guard": "the guard on {node} is killed",
     "reset": "the connection of {node} to its head is reset",

@@ -175,6 +175,25 @@ def test_a_node_takes_the_place_of_a_silent_first_head_before_its_search_is_over
     assert run.disk.claims[1].members == ("node1", "node2")
 
 
+def test_a_late_node_takes_the_place_of_a_first_head_that_has_written_down_that_it_failed() -> None:
+    """Where it was only killed, the same takes a minute more."""
+    fails = Fault(what="fail_agent", node=0, at=4.0)
+    run = a_run(3, 1, late(1, 8.0), late(2, 11.0), fails, work_s=20.0)
+    assert result_of(run).reason == "succeeded"
+    assert [claim.node for claim in run.disk.allocations] == ["node0", "node1"]
+    assert run.disk.claims[1].members == ("node1", "node2")
+    assert run.disk.asked_at[1] < 45.0
+
+
+def test_a_node_takes_the_place_of_a_head_that_died_before_it_could_tell_it_of_the_first_attempt() -> None:
+    """node1 has asked to join, hears nothing, and dials in vain when the connection is given up after 20 s."""
+    dies = Fault(what="kill_agent", node=0, phase="running")
+    changes: dict[str, Any] = {"lease_s": 24.0, "delays_s": (0.3,), "join_timeout_s": 600.0}
+    run = a_run(2, 1, deaf(1, 2.5, 40.0), dies, work_s=20.0, **changes)
+    assert [claim.members for claim in run.disk.claims.values()] == [("node0", "node1"), ("node1",)]
+    assert result_of(run).reason == "succeeded"
+
+
 @pytest.mark.parametrize("seed", [1, 2, 3])
 def test_only_one_node_claims_in_the_place_of_a_first_head_without_power_whose_lease_is_long(seed: int) -> None:
     """node0's machine is off, and node4 comes late."""
