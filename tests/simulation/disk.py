@@ -65,7 +65,7 @@ class Disk:
             self._run.late_ranks.ended(result)
         elif path.startswith(LAYOUT.attempts) and "/nodes/" in path:
             record = from_json(NodeResult, self._read(path))
-            self._run.written.records(record)
+            self._run.written.records(agent, record)
             self.node_results[record.attempt, record.node] = record
             self._run.conduct.records(record)
             self._run.bookkeeping.records(record)

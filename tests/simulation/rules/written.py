@@ -202,7 +202,7 @@ class Written:
         is_full = len(now) == MOST_LOST
         require(is_full or then.keys() <= now.keys(), f"{what} has forgotten the losses of {then.keys() - now.keys()}")
 
-    def _check_success(self, record: NodeResult, what: str) -> None:
+    def _check_success(self, agent: Agent, record: NodeResult, what: str) -> None:
         """Whose workers had all exited 0 has succeeded, also if a stop came before its head heard of it.
 
         Only a TERM from outside makes that doubtful: they may have exited 0 because they got it, too.
@@ -210,11 +210,10 @@ class Written:
         before = self._run.disk.node_results.get((record.attempt, record.node))
         if before is None or before.state is not WorkerState.SUCCEEDED or record.state is not WorkerState.STOPPED:
             return
-        own = [agent for agent in self._run.everybody if agent.name == record.node]
-        require(any(agent.member._is_terminated for agent in own), f"{what} was of a success")
+        require(agent.member._is_terminated, f"{what} was of a success")
 
-    def records(self, record: NodeResult) -> None:
-        """A node's part in an attempt is on disk."""
+    def records(self, agent: Agent, record: NodeResult) -> None:
+        """A node's part in an attempt is on disk, as this agent has written it."""
         what = f"the record of {record.node} in attempt {record.attempt} ({record.state.value})"
         require(record.run == self._run.plan.run and bool(record.reason), f"{what} says neither which run nor why")
         now = utc_text(self._run.clock.now + SOON_S)
@@ -225,7 +224,7 @@ class Written:
         was_known = (record.attempt, record.node) in self._run.disk.node_results
         is_so = record.pids == expected or (not record.pids and not has_processes and not was_known)
         require(is_so or record.state is not WorkerState.HEALTHY, f"{what} has the process ids {record.pids}")
-        self._check_success(record, what)
+        self._check_success(agent, record, what)
         for rank, failure in record.failures.items():
             told = str(failure.rank), failure.node, failure.attempt, failure.role
             truth = rank, record.node, record.attempt, record.role
