@@ -478,7 +478,9 @@ class Gathering:
             return []  # a successor waits until the lost head has fenced
         missing = self._roster.missing()
         names = name_some([_with_cause(node, self._known.get(node)) for node in missing])
-        return [Log(text=f"waiting for {names} to join; {max(0.0, self._closes_at() - now):.0f} s left")]
+        closes_at = self._closes_at()
+        left = "" if closes_at == NEVER else f"; {max(0.0, closes_at - now):.0f} s left"
+        return [Log(text=f"waiting for {names} to join{left}")]
 
     def _leave_out(self, missing: MissingNode) -> None:
         self._known[missing.node] = missing

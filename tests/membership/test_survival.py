@@ -15,6 +15,7 @@ from hpc_elastic.membership.actions import (
     ClaimAttempt,
     Drop,
     HeadOver,
+    Log,
     Note,
     SendToMember,
     Superseded,
@@ -1031,6 +1032,13 @@ def test_a_successor_does_not_spin_while_it_waits_longer_than_between_two_remind
     assert not of_kind(script.pass_time(70), ClaimAttempt)
     assert script.head.gathering.next_tick() > script.now
     assert of_kind(script.pass_time(20), ClaimAttempt)
+
+
+def test_a_successor_whose_own_node_has_not_joined_names_no_end_of_its_wait() -> None:
+    script = succeeding(succession(is_dead=True, nodes=3), nodes=3)
+    assert not of_kind(script.join(2), ClaimAttempt)
+    (said, *_) = [log.text for log in of_kind(script.pass_time(31), Log) if log.text.startswith("waiting for")]
+    assert said == "waiting for node0, node1 to join"
 
 
 def test_a_successor_with_too_few_waits_for_a_spare_that_is_on_its_way() -> None:

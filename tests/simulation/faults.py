@@ -236,7 +236,8 @@ def _delay(run: SimulatedRun, agent: Agent, fault: Fault) -> None:
     if fault.lasts_s > 0.3 * run.scenario.join_timeout_s:
         if not run.disk.claims:
             run.witness.see("missing")  # who is held up so long may come too late
-        if any(each.is_running and each.member.phase is MemberPhase.JOINING for each in run.agents):
+        asking = (each for each in run.agents if each.is_running and hasattr(each, "part"))  # the others are examined
+        if any(each.member.phase is MemberPhase.JOINING for each in asking):
             run.witness.see("loss")  # who gets no answer to its join gives up, though the head has it by then
     if fault.what in ("pause", "freeze"):
         run.witness.delayed(agent.name, fault.lasts_s)

@@ -20,6 +20,7 @@ from tests.simulation.disk import LAYOUT
 from tests.simulation.draws.bad_nodes import draw_bad_nodes
 from tests.simulation.draws.cut_saves import draw_cut_saves
 from tests.simulation.draws.general import draw
+from tests.simulation.draws.kinds import KINDS
 from tests.simulation.draws.machines import draw_machines
 from tests.simulation.draws.relayed import draw_relayed
 from tests.simulation.draws.states import draw_states
@@ -463,10 +464,25 @@ def test_a_pause_of_the_head_beside_a_killed_agent_is_one_loss_and_not_all_of_th
         pytest.param(107009046, id="a head that answered nobody for join_timeout comes after another one's attempt"),
         pytest.param(107009268, id="a second head that a third one follows comes after the attempt of that one"),
         pytest.param(100712222, id="a rank whose time is over may exit 0 as its node begins to stop it"),
+        pytest.param(117043523, id="who was forgiven while too few were here counts when a spare has its place"),
+        pytest.param(119047333, id="a run does not end while nodes come back one after the other"),
     ],
 )
 def test_a_schedule_that_broke_a_rule_breaks_none_any_more(seed: int) -> None:
     play(seed)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    ("kind", "seed"),
+    [
+        pytest.param("late-others", 149057, id="a spare that was refused is not told of a new head"),
+        pytest.param("health", 149052, id="a file server may stall while an agent is examined"),
+        pytest.param("spares", 149270, id="a wait that ends with a join has no end that could be said"),
+    ],
+)
+def test_a_schedule_of_a_kind_that_broke_a_rule_breaks_none_any_more(kind: str, seed: int) -> None:
+    SimulatedRun(KINDS[kind](seed)).play()
 
 
 @pytest.mark.long

@@ -101,6 +101,8 @@ class Orders:
             self._assigned[head].add((message.attempt, node))
             self._gathered[head].discard(node)  # it knows its head by that
             self._assigns(agent, node, message)
+        elif isinstance(message, messages.Refused):
+            self._gathered[head].discard(node)  # it leaves
         elif isinstance(message, messages.Stop):
             self._stops(agent, node, message)
         elif isinstance(message, messages.Welcome):
