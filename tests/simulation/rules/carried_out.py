@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from hpc_elastic.membership.actions import AskScheduler, Note
+from hpc_elastic.membership.head import ENDING
 from hpc_elastic.membership.timing import DRIFT
 from tests.simulation.rules.invariants import require
 
@@ -74,6 +75,8 @@ class CarriedOut:
             if not is_head or not agent.is_running or agent.process.has_ever_frozen:
                 continue
             require(each.dead is not None, f"{agent.name} is to ask the scheduler about {each.nodes}, and has not")
+            if each.head.phase in ENDING:  # which says nothing any more of who is lost
+                continue
             here, _ = self._run.noted.members(each.head)
             kept = here & set(each.dead or ())
             require(not kept, f"the scheduler has given {sorted(kept)} up, and {agent.name} has not lost them")
