@@ -205,12 +205,13 @@ class Written:
     def _check_success(self, agent: Agent, record: NodeResult, what: str) -> None:
         """Whose workers had all exited 0 has succeeded, also if a stop came before its head heard of it.
 
-        Only a TERM from outside makes that doubtful: they may have exited 0 because they got it, too.
+        Only a TERM from outside, or one that is coming, makes that doubtful: they may have exited 0 for that.
         """
         before = self._run.disk.node_results.get((record.attempt, record.node))
         if before is None or before.state is not WorkerState.SUCCEEDED or record.state is not WorkerState.STOPPED:
             return
-        require(agent.member._is_terminated, f"{what} was of a success")
+        is_doubtful = agent.member._is_terminated or agent.member._expects_term
+        require(is_doubtful, f"{what} was of a success")
 
     def records(self, agent: Agent, record: NodeResult) -> None:
         """A node's part in an attempt is on disk, as this agent has written it."""
