@@ -291,6 +291,11 @@ class Gathering:
             self._deadline = max(self._deadline, now + timing.returns_within_s)
             self._heads_until = max(self._heads_until, now + timing.returns_within_s)
 
+    def joined(self, now: float) -> None:
+        """Take note that a node has joined: where the network was down for all, the others come one after the other."""
+        if self._round is not None:
+            self._round.joined(now)
+
     def relieves(self, first: MissingNode) -> None:
         """Take note that this head is in the place of a first one that most nodes cannot reach; it has no part then.
 

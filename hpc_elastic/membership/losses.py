@@ -329,6 +329,16 @@ class SuccessionRound:
         if began < self._gives_up_at:
             self._returns_until = now + self._timing.returns_within_s
 
+    def joined(self, now: float) -> None:
+        """Give the other members a moment to come since one has just joined, if the round would end before.
+
+        They were kept apart together where it was the network. A link that drops messages must not prolong the round
+        again and again, so half a lease is the most.
+        """
+        moment = min(OTHERS_RETURN_WITHIN_S, self._timing.returns_within_s)
+        latest = self._gives_up_at + self._timing.returns_within_s
+        self._returns_until = max(self._returns_until, min(now + moment, latest))
+
     @property
     def _gives_up_at(self) -> float:
         """Return until when nodes are waited for that are needed, or that belong to the world; they have to find it."""

@@ -88,6 +88,7 @@ class Members:
             self.roster.take_place(place.node, place.role, place.workers)
         self._has_gathered |= welcome.gathers
         self.job_end.joined(join)
+        self.gathering.joined(now)
         if is_late:
             self._newcomers.add(join.node)
         if self.losses.returned(join.node, now):

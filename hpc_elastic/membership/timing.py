@@ -210,8 +210,6 @@ ASKS_SCHEDULER_EVERY_S = 30.0
 # How long spares have to join a successor, for they lose the head when the successor does; and how long a node that may
 # gather waits for each node whose turn comes before its own.
 SPARES_COME_WITHIN_S = 1.0
-# How long after one lost node the next one comes back, where a network was down for all of them: a round of dialling.
-OTHERS_RETURN_WITHIN_S = 1.0
 # A first head that too few nodes can reach: agents that have given it up allow it so long to open an attempt without
 # them, or to end the run, before one of them takes its place; the others look so long for that one; and so long it
 # waits itself for being relieved before it ends the run.
@@ -236,6 +234,9 @@ ANSWERS_WITHIN_S = 0.5
 ROUND_TRIPS = 2
 MOST_DOUBLINGS = 3
 LONGEST_ANSWER_S = ANSWERS_WITHIN_S * 2**MOST_DOUBLINGS
+# How long after one lost node the next one comes back, where a network was down for all of them: it may have just begun
+# to ask an agent that was out of reach as well, and asks the next one, perhaps this head, when it has given that up.
+OTHERS_RETURN_WITHIN_S: float = LONGEST_ANSWER_S + 0.5
 MOST_LATE_S: float = 2 * LONGEST_ANSWER_S  # a round of dialling, in which two do not answer: the lost head, and another
 # The pauses after the rounds of dialling, of which the last one stays, and between two looks into the run directory.
 DIAL_PAUSES_S = (0.05, 0.1, 0.2, 0.4, 0.5)

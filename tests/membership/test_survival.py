@@ -1108,8 +1108,24 @@ def test_a_successor_whose_contact_is_old_waits_for_its_own_node() -> None:
 
 def test_a_successor_whose_contact_is_old_has_half_a_lease_to_be_found() -> None:
     script = succeeding(succession(is_dead=False, contact=-1000), min_nodes=1)
-    assert not of_kind([*script.join(1), *script.pass_time(LEASE_S / 2 - 0.5)], ClaimAttempt)
-    assert the_claim([*script.join(2), *script.pass_time(0.5)]).claim.members == ("node1", "node2")
+    assert not of_kind([*script.join(1), *script.pass_time(LEASE_S / 2 - 0.1)], ClaimAttempt)
+    assert the_claim(script.pass_time(0.2)).claim.members == ("node1",)
+
+
+def test_a_successors_round_that_a_member_joins_at_its_end_waits_a_moment_for_the_others() -> None:
+    script = succeeding(succession(is_dead=False, contact=-1000), min_nodes=1)
+    actions = [*script.join(1), *script.pass_time(LEASE_S / 2 - 0.5), *script.join(2)]
+    assert not of_kind([*actions, *script.pass_time(OTHERS_RETURN_WITHIN_S - 0.1)], ClaimAttempt)
+    assert the_claim(script.pass_time(0.2)).claim.members == ("node1", "node2")
+
+
+def test_a_member_that_joins_again_and_again_holds_a_successors_round_up_for_half_a_lease_at_most() -> None:
+    script = succeeding(succession(is_dead=False, contact=-1000), min_nodes=1)
+    actions = script.join(1)
+    while not of_kind(actions, ClaimAttempt):
+        actions = [*script.join(2), *script.pass_time(0.3)]
+        script.lose(2)
+        assert script.now <= LEASE_S + 0.6, "a link that drops messages"
 
 
 def test_a_successor_with_too_few_ends_the_run_when_nobody_else_went_on() -> None:

@@ -309,6 +309,29 @@ def test_a_term_that_only_a_lone_silent_node_gets_does_not_end_the_run_of_a_head
     assert result_of(run).reason == "succeeded"
 
 
+# An outage of the network for all nodes, after which the old head and successors of it find each other.
+
+
+@pytest.mark.parametrize(
+    ("nodes", "least", "lasts_s", "seed"),
+    [(6, 2, 21.7, 1), (6, 2, 25.3, 1), (8, 2, 29.8, 2), (8, 4, 25.3, 1), (16, 4, 25.3, 1), (16, 8, 29.8, 2)],
+)
+def test_heads_that_find_each_other_after_an_outage_do_not_part_the_nodes(
+    nodes: int, least: int, lasts_s: float, seed: int
+) -> None:
+    """Who was asking a silent agent as the network came back finds the old head up to 4 s later."""
+    outage = [cut(node, 20.0, lasts_s) for node in range(nodes)]
+    run = a_run(nodes, least, *outage, work_s=30.0, join_timeout_s=120.0, seed=seed)
+    claim = run.disk.claims[max(run.disk.claims)]
+    assert (result_of(run).reason, len(claim.members), claim.spend.node_losses) == ("succeeded", nodes, 1)
+
+
+def test_a_successor_whose_round_ends_as_the_network_is_back_waits_a_moment_for_the_others() -> None:
+    outage = [cut(node, 20.0 + 0.7 * (node % 2), 18.0) for node in range(6)]
+    run = a_run(6, 2, *outage, work_s=40.0, join_timeout_s=120.0)
+    assert len(run.disk.claims[2].members) >= 5
+
+
 # The end for want of nodes: who is named, and who is counted.
 
 
