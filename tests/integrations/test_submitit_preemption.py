@@ -200,6 +200,24 @@ def test_a_term_saves_if_slurm_will_start_the_job_again(worker: Worker) -> None:
     assert (worker.saved(), worker.requeued()) == (1, "")
 
 
+def test_terms_that_come_one_after_the_other_save_once(worker: Worker) -> None:
+    """Slurm sends one to each process and one to each step, within milliseconds; the first asks what they mean."""
+    waits = f"until test -e {worker.folder}/go; do sleep 0.02; done"
+    worker.fake("squeue", f"echo asked >>{worker.folder}/squeue; {waits}; echo '17|17|RUNNING|1|0|node1|None|'")
+    worker.start(DelayedSubmission(Saver(worker.folder)))
+    asked = worker.folder / "squeue"
+    deadline = time.monotonic() + 30
+    while not asked.exists():
+        worker.send(signal.SIGTERM)  # as it asks, too: a module that is half imported can be imported by nobody else
+        time.sleep(0.0005)
+        assert time.monotonic() < deadline, worker.output()
+    worker.send(signal.SIGTERM, signal.SIGTERM)
+    (worker.folder / "go").touch()
+    assert worker.wait() == -signal.SIGTERM, worker.output()
+    assert "exception" not in worker.output()
+    assert (asked.read_text(), worker.saved()) == ("asked\n", 1)
+
+
 def test_a_term_saves_nothing_if_the_run_stops_or_restarts(worker: Worker) -> None:
     worker.start(DelayedSubmission(Saver(worker.folder)))
     worker.send(signal.SIGTERM)

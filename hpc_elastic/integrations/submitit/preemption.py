@@ -28,6 +28,7 @@ from typing import NoReturn
 from submitit.core import job_environment, utils
 
 from hpc_elastic.rundir.layout import RunLayout
+from hpc_elastic.scheduler.questions import JobQuestions
 
 SIGNAL_AFTER_VARIABLE = "SUBMITIT_HPCELASTIC_SIGNAL_AFTER_S"
 
@@ -108,8 +109,8 @@ class PreemptionHandler(job_environment.SignalHandler):
             if self._is_saving:
                 self._is_stopped = True
                 return
+            self._is_saving = True  # Slurm sends a TERM to each process and one to each step: one of them is answered
             if not self._is_saved and self._will_start_again():
-                self._is_saving = True
                 self._logger.warning("Preempted: this job will be started again.")
                 path, countdown = self._job_paths.submitted_pickle, self._delayed._timeout_countdown
                 job_environment._checkpoint(self._delayed, path, countdown)
@@ -117,8 +118,6 @@ class PreemptionHandler(job_environment.SignalHandler):
 
     def _will_start_again(self) -> bool:
         """Return whether the job may start again; True if Slurm does not answer: better a needless checkpoint."""
-        from hpc_elastic.scheduler.questions import JobQuestions
-
         return JobQuestions().is_requeued(self._start.job_id, self._start.restart_count) is not False
 
     def _exit(self) -> NoReturn:
