@@ -106,7 +106,7 @@ def interfaces(slurm: Cluster, folder: Path, *nodes: str) -> Iterator[None]:
 
 def full_scratch(door: Door) -> tuple[str, str]:
     directory = door.folder / "scratch"
-    return in_namespace(door, FULL, directory), f"scratch: {directory} has 0 MiB free"
+    return in_namespace(door, FULL, directory), f"scratch: TMPDIR: {directory} has 0 MiB free"
 
 
 def read_only(door: Door) -> tuple[str, str]:
