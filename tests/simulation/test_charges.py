@@ -14,6 +14,7 @@ AGAIN = Fault(what="requeue", at=170.0)  # Slurm waits two minutes by default
 TWICE = {**GOES_ON, "requeue_max": 3}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("node", "lasts_s"),
     [
@@ -41,6 +42,7 @@ def test_a_needed_node_that_was_cut_off_asks_for_no_start_without_the_healthy_no
     assert [(line["by"], line["nodes"]) for line in requeues(run)] == [("node0", [f"node{node}"])]
 
 
+@pytest.mark.long
 def test_the_most_nodes_charge_what_they_lost_though_the_first_head_was_cut_off_and_has_left_before() -> None:
     run = a_run(4, 4, cut(0, 20.0, 60.0), AGAIN, **TWICE)
     assert [line["by"] for line in requeues(run)] == ["node0", "node1"]
@@ -49,6 +51,7 @@ def test_the_most_nodes_charge_what_they_lost_though_the_first_head_was_cut_off_
     assert [each.node for each in claim.lost_nodes] == ["node0"]
 
 
+@pytest.mark.long
 def test_a_restart_that_the_head_has_charged_is_not_forgotten_for_the_word_of_a_lone_node() -> None:
     """A worker fails on node2 at 20 s, and node1 is cut off while the workers stop."""
     faults = Fault(what="kill_worker", node=2, at=20.0), cut(1, 23.0, 60.0)
@@ -57,6 +60,7 @@ def test_a_restart_that_the_head_has_charged_is_not_forgotten_for_the_word_of_a_
     assert run.disk.claims[2].spend.restarts == first["charged"]["spend"]["restarts"] == 1
 
 
+@pytest.mark.long
 def test_a_second_cut_of_a_run_of_many_nodes_does_not_use_up_what_it_may_lose() -> None:
     """All 20 are needed."""
     run = a_run(20, 20, cut(5, 20.0, 60.0), AGAIN, **TWICE)

@@ -15,6 +15,7 @@ from hpc_elastic.rundir.records import RunResultRecord
 from tests.simulation.disk import LAYOUT
 from tests.simulation.scenario import Fault, Role, Scenario
 from tests.simulation.world import SimulatedRun
+from tests.tiers import longer
 
 FOR_EVER = 10_000.0
 GOES_ON: dict[str, Any] = {
@@ -314,7 +315,11 @@ def test_a_term_that_only_a_lone_silent_node_gets_does_not_end_the_run_of_a_head
 
 @pytest.mark.parametrize(
     ("nodes", "least", "lasts_s", "seed"),
-    [(6, 2, 21.7, 1), (6, 2, 25.3, 1), (8, 2, 29.8, 2), (8, 4, 25.3, 1), (16, 4, 25.3, 1), (16, 8, 29.8, 2)],
+    [
+        (6, 2, 21.7, 1),
+        (8, 4, 25.3, 1),
+        *longer((6, 2, 25.3, 1), (8, 2, 29.8, 2), (16, 4, 25.3, 1), (16, 8, 29.8, 2)),
+    ],
 )
 def test_heads_that_find_each_other_after_an_outage_do_not_part_the_nodes(
     nodes: int, least: int, lasts_s: float, seed: int
