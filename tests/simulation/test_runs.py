@@ -469,6 +469,7 @@ def test_a_pause_of_the_head_beside_a_killed_agent_is_one_loss_and_not_all_of_th
         pytest.param(107009268, id="a second head that a third one follows comes after the attempt of that one"),
         pytest.param(100712222, id="a rank whose time is over may exit 0 as its node begins to stop it"),
         pytest.param(117043523, id="who was forgiven while too few were here counts when a spare has its place"),
+        pytest.param(129021430, id="a node whose time to join is over as it has joined is lost, and may be named"),
         pytest.param(126000293, id="ranks that exit 0 just before a TERM of the whole job need not have succeeded"),
         pytest.param(122029335, id="a node that the scheduler gives up as the run ends is not lost any more"),
         pytest.param(119047333, id="a run does not end while nodes come back one after the other"),

@@ -79,10 +79,15 @@ class Forgiven:
     def _check_fault(self, agent: Agent, head: Any, claim: AttemptClaim, counted: list[str]) -> None:
         """Of as many nodes that only fell silent as are left the fault may be the head's own: none of them is named."""
         here, _ = self._run.noted.members(head)
-        alive = [node for node in counted if self._run.peer(agent, node).died_at == NEVER]
+        alive = [node for node in counted if self._is_there(agent, node)]
         is_told = all(fault.what in SILENT for fault in self._run.scenario.faults)
         what = f"attempt {claim.attempt} names {alive} as lost, which live, and {sorted(here)} are here"
         require(not alive or len(alive) < len(here) or not is_told, what)
+
+    def _is_there(self, agent: Agent, node: str) -> bool:
+        """Return whether a node's agent lives, and has not left for want of a head either."""
+        peer = self._run.peer(agent, node)
+        return peer.died_at == NEVER and peer.exit_code is None
 
     def _check_prompt(self, claim: AttemptClaim, before: AttemptClaim, back_at: float) -> None:
         """Where all are back from the attempt before, nothing is waited for but workers that stop, and pauses."""
