@@ -88,8 +88,12 @@ class Cluster(Sandbox):
         """Has the daemons read slurm.conf again.
 
         Once in some hundred times slurmctld (24.11) does not come back from that, and answers nobody any more: then its
-        machine is switched off and on again, and what it has written of its jobs is as old as that.
+        machine is switched off and on again, and what it has written of its jobs is as old as that. While it comes back
+        (24.11) it does not hear that a job has ended on a node, which then is told a second later, or much later: so
+        jobs that are ending have a moment to end.
         """
+        with contextlib.suppress(AssertionError):
+            wait_until(lambda: "COMPLETING" not in self._states(check=False), "no job is just ending", within_s=5)
         if self.run("scontrol", "reconfigure", check=False).returncode == 0:
             return
         if self.run("squeue", check=False).returncode:
@@ -188,8 +192,10 @@ class Cluster(Sandbox):
 
     def _jobs_that_go_on(self) -> list[str]:
         """The jobs that nobody is ending; one that is completing waits for its nodes to say that they are done."""
-        lines = self.run("squeue", "--noheader", "--format=%i %T").stdout.splitlines()
-        return [line for line in lines if not line.endswith(" COMPLETING")]
+        return [state for state in self._states() if state != "COMPLETING"]
+
+    def _states(self, *, check: bool = True) -> list[str]:
+        return self.run("squeue", "--noheader", "--format=%T", check=check).stdout.splitlines()
 
     def _resume_nodes(self) -> None:
         """Resume the nodes that Slurm has given up, which else wait for their next registration."""
