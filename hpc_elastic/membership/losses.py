@@ -189,9 +189,11 @@ class Losses:
     def others_return_until(self) -> float:
         """Return until when more of the lost nodes may be back, since one has just been, in monotonic seconds.
 
-        They were lost together where it was the network, and find this head one after the other.
+        They were lost together where it was the network, and find this head one after the other. Those that the run has
+        done without since an earlier world were not.
         """
-        return self._returned_at + OTHERS_RETURN_WITHIN_S if self._rivals else -NEVER
+        lost_now = self._counted.keys() | self._goodbyes.keys() if self._goodbyes else self._counted.keys()
+        return -NEVER if lost_now.isdisjoint(self._rivals) else self._returned_at + OTHERS_RETURN_WITHIN_S
 
     def never_returns(self, node: str) -> None:
         """Wait no longer for a node to return: its agent has ended, or cannot take part."""
@@ -240,6 +242,11 @@ class Losses:
         self._dead = 0
         self._awaited_since = NEVER
         self._is_successors = self._is_settled = False
+
+    def go_on(self) -> None:
+        """Await anew who is lost from now on: enough nodes are back, and those that are not have been awaited."""
+        self._awaited_since = NEVER
+        self._is_successors = False
 
     def returned(self, node: str, now: float) -> bool:
         """Forget the loss of a node that has joined, and return whether it was lost before; who joins has fenced."""

@@ -68,5 +68,6 @@ class QuorumWait:
         gathering = self._members.gathering
         if not (gathering.goes_on(now) and self._judge.resumes(now)):
             return []
+        self._members.losses.go_on()
         who = "enough nodes are" if gathering.is_enough() else "who was lost is"
         return [Log(text=f"{who} back: the run goes on")]

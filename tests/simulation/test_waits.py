@@ -337,6 +337,29 @@ def test_a_successor_whose_round_ends_as_the_network_is_back_waits_a_moment_for_
     assert len(run.disk.claims[2].members) >= 5
 
 
+@pytest.mark.parametrize(
+    "faults",
+    [
+        pytest.param((off(0, 20.0), Fault(what="reset", node=2, at=51.0)), id="the first head is off, a reset"),
+        pytest.param((cut(0, 20.0), Fault(what="reset", node=2, at=51.0)), id="the first head is silent, a reset"),
+        pytest.param((cut(0, 20.0, 36.0), killed(2, 51.0)), id="the first head comes back, the other one dies"),
+    ],
+)
+def test_a_successor_that_had_too_few_and_goes_on_does_not_end_the_run_at_the_next_loss(
+    faults: tuple[Fault, ...],
+) -> None:
+    """node1 awaits a quorum, node2 is back at 48 s, and its connection ends before the next attempt has begun."""
+    run = a_run(3, 2, *faults, cut(2, 20.0, 28.0))
+    assert result_of(run).exit_code == 0
+
+
+def test_a_node_that_the_run_has_long_done_without_is_not_waited_for_as_another_one_is_back() -> None:
+    """node0 is cut off for good; node2 is away from 60 s to 69 s, and nobody else was lost with it."""
+    run = a_run(4, 3, cut(0, 20.0), cut(2, 60.0, 9.0))
+    assert [len(run.disk.claims[attempt].members) for attempt in (2, 3)] == [3, 3]
+    assert run.disk.ended_at < 139.0
+
+
 # The end for want of nodes: who is named, and who is counted.
 
 
