@@ -25,6 +25,7 @@ from enum import Enum
 from pathlib import Path
 
 from hpc_elastic.agent.system.processes import Marks, find_workers
+from hpc_elastic.membership.timing import OTHERS_RETURN_WITHIN_S
 from tests.integration.conftest import Door, Run
 from tests.slurm_sandbox.cluster import Cluster, wait_until
 from tests.slurm_sandbox.processes import SandboxError
@@ -47,7 +48,7 @@ time: 2h
 resources: {{cpus_per_worker: 1}}
 entrypoint: {{script: {script}, args: [{folder}]}}
 start: spawn
-elastic: {{lease: 3s, join_timeout: 120s, rejoin: {rejoin}}}
+elastic: {{lease: {lease:g}s, join_timeout: 120s, rejoin: {rejoin}}}
 restart: {{max_restarts: 1000, no_progress_limit: 1000, max_node_losses: 1000, backoff: {{first: 0s}}}}
 signals: {{grace: 2s, restart_grace: 1s}}
 requeue: {{on: [preempted, time_limit]}}
@@ -72,7 +73,10 @@ class Kind(Enum):
 
 _TAKES_AN_AGENT = frozenset({Kind.NODE_OFF, Kind.HEAD_OFF, Kind.AGENT_KILLED})
 _SILENCES = frozenset({Kind.NODE_CUT, Kind.HEAD_CUT, Kind.PARTITIONED, Kind.AGENT_FROZEN})
-WAITED_FOR_S = 10.0  # for a silent node without which too few are left, with a lease of 3 s; then the run ends rightly
+LEASE_S = 3.0
+# So long a node may be silent without which too few are left: it is lost after a lease and awaited for two more, and
+# finds the head again within a round of dialling. After a longer silence the run may rightly have ended.
+WAITED_FOR_S = 3 * LEASE_S - OTHERS_RETURN_WITHIN_S
 _WEIGHTS = {
     Kind.NODE_OFF: 3,
     Kind.HEAD_OFF: 3,
@@ -131,7 +135,11 @@ class Soaked:
         self._door = door
         self._scenario = scenario
         text = _JOB.format(
-            min_nodes=scenario.min_nodes, rejoin=scenario.rejoin, script=trainer.__file__, folder=door.folder
+            min_nodes=scenario.min_nodes,
+            rejoin=scenario.rejoin,
+            lease=LEASE_S,
+            script=trainer.__file__,
+            folder=door.folder,
         )
         door.write("job.yaml", text)
         self.run: Run = door.submit("job.yaml")
@@ -154,9 +162,14 @@ class Soaked:
             self._door.run("status", self.run.job_id)
         self._door.write("finish", "")
         result = self.run.wait_until_over(within_s=ENDS_WITHIN_S)
+        if self._has_slurm_ended_it():  # the last fault was just long enough
+            raise EndedBySlurmError
         assert (result["state"], result["exit_code"]) == ("SUCCEEDED", 0), f"{result}\n{self.story()}"
         assert "SUCCEEDED" in self._door.run("status", self.run.job_id).stdout
-        self.slurm.wait_for_job(self.run.job_id, "COMPLETED", within_s=ENDS_WITHIN_S)
+        job = self.slurm.wait_for_job(self.run.job_id, "COMPLETED", "FAILED", within_s=ENDS_WITHIN_S)
+        if self._has_slurm_ended_it():
+            raise EndedBySlurmError
+        assert job["JobState"] == "COMPLETED", f"{job}\n{self.story()}"
         self.run.assert_nothing_left(within_s=30)
         broken = list(broken_rules(self._marks(), Patient(self.run).claims()))
         assert not broken, "\n".join([*broken, self.story()])
