@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import json
 import os
 import pickle
 import signal
+import struct
 import subprocess
 import sys
+import termios
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -27,6 +30,7 @@ from tests.slurm_sandbox.cluster import wait_until
 pytestmark = pytest.mark.local  # it starts processes, a second each
 
 STEP_S = 0.02
+PIPE_BYTES = 15 * 4096  # in a pipe that takes no more, at least: its last page may not be full (pipe(7))
 OF_AN_HOUR_S = 3500  # so long ago the allocation began; the time limit is an hour
 
 
@@ -53,6 +57,54 @@ class Saver(Checkpointable):
         return super().checkpoint(*args, **kwargs)
 
 
+class Importer(Saver):
+    """Imports a module that takes its time, as torch does; its checkpoint needs that module."""
+
+    def __call__(self) -> None:  # type: ignore[override]
+        sys.path.insert(0, str(self.folder))
+        import slow_module  # type: ignore[import-not-found]  # noqa: F401
+
+        work_for_ever()
+
+    def checkpoint(self, *args: Any, **kwargs: Any) -> DelayedSubmission:
+        import slow_module
+
+        self.saved += slow_module.ONE
+        return Checkpointable.checkpoint(self, *args, **kwargs)
+
+
+class Printer(Saver):
+    """Prints, and waits amid that until the other side reads; its checkpoint prints, too."""
+
+    def __call__(self) -> None:  # type: ignore[override]
+        (self.folder / "ready").touch()
+        print("line\n" * 50_000)
+        work_for_ever()
+
+    def checkpoint(self, *args: Any, **kwargs: Any) -> DelayedSubmission:
+        print("saving")
+        self.saved += 1
+        return Checkpointable.checkpoint(self, *args, **kwargs)
+
+
+class Stubborn(Saver):
+    """Its first checkpoint fails, and it goes on all the same."""
+
+    def __call__(self) -> None:  # type: ignore[override]
+        (self.folder / "ready").touch()
+        try:
+            work_for_ever()
+        except LookupError:
+            (self.folder / "failed").touch()
+            work_for_ever()
+
+    def checkpoint(self, *args: Any, **kwargs: Any) -> DelayedSubmission:
+        if not (self.folder / "failed").exists():
+            raise LookupError
+        self.saved += 1
+        return Checkpointable.checkpoint(self, *args, **kwargs)
+
+
 def wait_without_checkpoint(folder: Path) -> None:
     (folder / "ready").touch()
     work_for_ever()
@@ -62,6 +114,11 @@ def work_for_ever() -> None:
     """Works in short steps: after a signal just before `signal.pause()` the next one alone would call its handler."""
     while True:
         time.sleep(STEP_S)
+
+
+def unread(reader: int) -> int:
+    """How many bytes wait in a pipe."""
+    return int(struct.unpack("i", fcntl.ioctl(reader, termios.FIONREAD, bytes(4)))[0])
 
 
 class Worker:
@@ -98,15 +155,16 @@ class Worker:
     def slurm_says_restarts(self, count: int) -> None:
         self.fake("squeue", f"echo '17|17|RUNNING|{count}|0|node1|None|'")
 
-    def start(self, delayed: DelayedSubmission, **variables: str) -> None:
-        """Starts it, and waits until the function runs."""
+    def start(self, delayed: DelayedSubmission, *, output: int | None = None, **variables: str) -> None:
+        """Starts it, and waits until the function runs; `output` is a descriptor in place of its file."""
         delayed.set_timeout(60, 3)
         delayed.dump(self.pickle)
         command = [sys.executable, "-m", WORKER, str(self.folder)]
-        with open(self.folder / "output", "wb") as output:
+        with open(self.folder / "output", "wb") as file:
             environment = {**os.environ, **self.variables, **variables}
+            written = file.fileno() if output is None else output
             self._process = subprocess.Popen(
-                command, cwd=Path(__file__).parents[2], env=environment, stdout=output, stderr=subprocess.STDOUT
+                command, cwd=Path(__file__).parents[2], env=environment, stdout=written, stderr=subprocess.STDOUT
             )
         wait_until((self.folder / "ready").exists, "the function runs", otherwise=self.output)
 
@@ -218,6 +276,53 @@ def test_terms_that_come_one_after_the_other_save_once(worker: Worker) -> None:
     assert (asked.read_text(), worker.saved()) == ("asked\n", 1)
 
 
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR2])
+def test_a_signal_amid_an_import_saves_once_that_is_over(worker: Worker, number: signal.Signals) -> None:
+    """What is half imported has no names yet, and the checkpoint would fail for one of them."""
+    ready, go = worker.folder / "ready", worker.folder / "go"
+    waits = (
+        f"import os, time\nfile = open({str(ready)!r}, 'a', buffering=1)\n"
+        f"while not os.path.exists({str(go)!r}):\n    time.sleep(0.01)\n    file.write('a turn\\n')\n"
+    )
+    (worker.folder / "slow_module.py").write_text(f"{waits}ONE = 1\n")
+    worker.slurm_says_restarts(1)
+    worker.start(DelayedSubmission(Importer(worker.folder)))
+    worker.send(number)
+    turns = len(ready.read_text().splitlines())
+    # A handler is called between two instructions: it has been, two turns after its signal.
+    wait_until(lambda: len(ready.read_text().splitlines()) > turns + 2, "the import goes on", otherwise=worker.output)
+    go.touch()
+    if number == signal.SIGUSR2:
+        worker.wait_for_requeue()
+        worker.send(signal.SIGTERM)
+    assert worker.wait() == -signal.SIGTERM, worker.output()
+    assert (worker.saved(), "Error" in worker.output()) == (1, False)
+
+
+def test_a_signal_amid_a_print_saves_with_a_checkpoint_that_prints(worker: Worker) -> None:
+    """With PYTHONUNBUFFERED empty, as some set it for speed; else nothing of Python's waits amid a print."""
+    worker.slurm_says_restarts(1)
+    reader, writer = os.pipe()
+    worker.start(DelayedSubmission(Printer(worker.folder)), output=writer, PYTHONUNBUFFERED="")
+    os.close(writer)
+    wait_until(lambda: unread(reader) >= PIPE_BYTES, "its print waits for a reader")
+    worker.send(signal.SIGTERM)
+    with os.fdopen(reader, "rb") as output:
+        text = output.read().decode()
+    assert worker.wait() == -signal.SIGTERM, text
+    assert (worker.saved(), "reentrant" in text) == (1, False)
+
+
+def test_a_term_after_a_checkpoint_that_failed_saves(worker: Worker) -> None:
+    worker.slurm_says_restarts(1)
+    worker.start(DelayedSubmission(Stubborn(worker.folder)))
+    worker.send(signal.SIGTERM)
+    wait_until((worker.folder / "failed").exists, "the checkpoint fails", otherwise=worker.output)
+    worker.send(signal.SIGTERM)
+    assert worker.wait() == -signal.SIGTERM, worker.output()
+    assert worker.saved() == 1
+
+
 def test_a_term_saves_nothing_if_the_run_stops_or_restarts(worker: Worker) -> None:
     worker.start(DelayedSubmission(Saver(worker.folder)))
     worker.send(signal.SIGTERM)
@@ -269,7 +374,7 @@ def test_a_forked_child_of_the_function_is_no_rank(worker: Worker) -> None:
 
 def test_a_function_that_cannot_be_saved_asks_for_a_stop_at_the_time_limit(worker: Worker) -> None:
     variables = {"SUBMITIT_HPCELASTIC_SIGNAL_AFTER_S": f"{OF_AN_HOUR_S + 1}"}
-    worker.start(DelayedSubmission(wait_without_checkpoint, worker.folder), **variables)
+    worker.start(DelayedSubmission(wait_without_checkpoint, worker.folder), output=None, **variables)
     requests = Path(worker.layout.requests)
     wait_until(lambda: requests.exists() and requests.read_text().endswith("\n"), "it asks for a stop")
     reason = json.loads(requests.read_text())["reason"]

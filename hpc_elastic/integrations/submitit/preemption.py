@@ -27,6 +27,8 @@ from typing import NoReturn
 
 from submitit.core import job_environment, utils
 
+from hpc_elastic.api.requests import ask_to_stop
+from hpc_elastic.integrations.submitit import postponed
 from hpc_elastic.rundir.layout import RunLayout
 from hpc_elastic.scheduler.questions import JobQuestions
 
@@ -49,13 +51,13 @@ def listen(
 ) -> None:
     """Install the signal handlers of this process, and on rank 0 the alarm before the time limit."""
     handler = PreemptionHandler(env, start, paths, submission)
-    signal.signal(env._usr_sig(), handler.checkpoint_and_try_requeue)
+    postponed.install(env._usr_sig(), handler.checkpoint_and_try_requeue)
     if env.global_rank != 0:
         return
     with contextlib.suppress(FileNotFoundError):  # left by a rank 0 killed in mid-write; submitit would refuse
         os.unlink(f"{paths.submitted_pickle}.save_tmp")
     if hasattr(submission.function, "checkpoint") and not start.is_local:
-        signal.signal(signal.SIGTERM, handler.stop)
+        postponed.install(signal.SIGTERM, handler.stop)
     if SIGNAL_AFTER_VARIABLE in os.environ:
         due = handler.started + float(os.environ[SIGNAL_AFTER_VARIABLE])
         threading.Thread(target=_raise_at, args=(due, env._usr_sig()), name="submitit's signal", daemon=True).start()
@@ -94,8 +96,6 @@ class PreemptionHandler(job_environment.SignalHandler):
         try:
             super().checkpoint_and_try_requeue(signum, frame)
         except utils.UncompletedJobError as error:
-            from hpc_elastic.api.requests import ask_to_stop
-
             ask_to_stop(self._start.layout, str(error))
         finally:
             self._is_saving = False
@@ -110,10 +110,13 @@ class PreemptionHandler(job_environment.SignalHandler):
                 self._is_stopped = True
                 return
             self._is_saving = True  # Slurm sends a TERM to each process and one to each step: one of them is answered
-            if not self._is_saved and self._will_start_again():
-                self._logger.warning("Preempted: this job will be started again.")
-                path, countdown = self._job_paths.submitted_pickle, self._delayed._timeout_countdown
-                job_environment._checkpoint(self._delayed, path, countdown)
+            try:
+                if not self._is_saved and self._will_start_again():
+                    self._logger.warning("Preempted: this job will be started again.")
+                    path, countdown = self._job_paths.submitted_pickle, self._delayed._timeout_countdown
+                    job_environment._checkpoint(self._delayed, path, countdown)
+            finally:
+                self._is_saving = False  # the function may catch the error of its `checkpoint`, and go on
         _die_of(signal.Signals(signum))
 
     def _will_start_again(self) -> bool:
