@@ -19,9 +19,10 @@ from contextlib import contextmanager
 
 from hpc_elastic.api.requests import ask_to_stop
 from hpc_elastic.cli.step_wait import StepWait
-from hpc_elastic.errors import SchedulerError
+from hpc_elastic.errors import RunDirectoryError, SchedulerError
 from hpc_elastic.job_ids import ARRAY_MARK
 from hpc_elastic.plan.launch_plan import LaunchPlan
+from hpc_elastic.printable import printable_line
 from hpc_elastic.rundir import store
 from hpc_elastic.rundir.layout import RunLayout
 from hpc_elastic.scheduler.environment import scrub_environment
@@ -157,8 +158,13 @@ def quit_as_interrupt() -> Iterator[None]:
 def _interrupt_steps(layout: RunLayout, scheduler: ForegroundScheduler) -> Sequence[Callable[[], None]]:
     def ask() -> None:
         _say("stopping, with grace; Ctrl-C again stops at once")
-        ask_to_stop(layout, "Ctrl-C in the foreground")
-        if not store.list_numbers(layout.allocations):  # no agent yet that could see the request
+        try:
+            ask_to_stop(layout, "Ctrl-C in the foreground")
+            is_asked = bool(store.list_numbers(layout.allocations))  # by now some agent can see the request
+        except RunDirectoryError as error:
+            _say(f"{printable_line(error.message)}: the agents get a TERM instead")
+            is_asked = False
+        if not is_asked:
             scheduler.signal(signal.SIGTERM)
 
     def terminate() -> None:

@@ -294,6 +294,25 @@ def test_interrupt_in_the_middle_of_a_printed_line_is_taken(
     assert capfd.readouterr().err == "\nhpc-elastic: stopping, with grace; Ctrl-C again stops at once\n"
 
 
+def test_interrupt_stops_a_run_whose_directory_takes_no_request(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """As on a full disk: the error ended the command, and nothing stopped the run."""
+    sent: list[int] = []
+
+    class Recording(ForegroundScheduler):
+        def signal(self, number: int) -> None:
+            sent.append(number)
+
+    (tmp_path / "file").touch()
+    layout = RunLayout(tmp_path / "file")
+    with stop_on_signals(layout, Recording(None)):
+        signal.raise_signal(signal.SIGINT)
+    assert sent == [signal.SIGTERM]
+    said = capfd.readouterr().err
+    assert f"cannot write {layout.requests}: Not a directory: the agents get a TERM instead\n" in said
+
+
 @pytest.mark.parametrize(("below_nohup", "stops"), [(True, []), (False, [signal.SIGTERM])])
 def test_hangup_stops_the_run_except_below_nohup(below_nohup: bool, stops: list[int], tmp_path: Path) -> None:
     """A shell whose terminal is closed sends HUP to all its jobs, those below `nohup` too."""
