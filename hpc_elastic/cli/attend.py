@@ -6,6 +6,7 @@ import sys
 from collections.abc import Iterable
 from typing import TextIO
 
+from hpc_elastic.cli.terminal import given_back
 from hpc_elastic.observe.display import open_display
 from hpc_elastic.observe.follow import follow
 from hpc_elastic.observe.narrate import narrate_end
@@ -27,7 +28,7 @@ def attend(
         run: names the run in the commands that are shown; None for its job id.
     """
     if is_followed:
-        with open_display(sys.stderr, output) as display:
+        with given_back(), open_display(sys.stderr, output) as display:
             return _exit_code(follow(layout, snapshots, display, run=run))
     last = _wait(snapshots)
     for line in narrate_end(last, run):

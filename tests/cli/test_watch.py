@@ -6,6 +6,7 @@ import fcntl
 import json
 import os
 import pty
+import select
 import signal
 import struct
 import subprocess
@@ -19,6 +20,8 @@ import pytest
 from hpc_elastic.cli.main import main
 from tests.cli.conftest import FakeSlurm
 from tests.observe.report.build_run import Fault, build_run
+
+HIDE_CURSOR, SHOW_CURSOR = b"\x1b[?25l", b"\x1b[?25h"
 
 
 def test_into_a_pipe_it_prints_a_line_for_each_change(workplace: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -53,8 +56,8 @@ def terminal() -> Iterator[tuple[int, int]]:
     os.close(theirs)
 
 
-def start(folder: Path, theirs: int) -> subprocess.Popen[bytes]:
-    command = [sys.executable, "-m", "hpc_elastic", "watch", "run"]
+def start(folder: Path, theirs: int, *words: str) -> subprocess.Popen[bytes]:
+    command = [sys.executable, "-m", "hpc_elastic", *(words or ("watch", "run"))]
     environ = {**os.environ, "TERM": "xterm"}
     environ.pop("COLUMNS", None)
     return subprocess.Popen(command, cwd=folder, env=environ, stdin=theirs, stdout=theirs, stderr=theirs)
@@ -63,14 +66,17 @@ def start(folder: Path, theirs: int) -> subprocess.Popen[bytes]:
 def read_until(ours: int, wanted: bytes) -> bytes:
     seen = b""
     while wanted not in seen:
+        assert select.select([ours], [], [], 60)[0], seen
         seen += os.read(ours, 65536)
     return seen
 
 
 @pytest.mark.long
-@pytest.mark.parametrize(("key", "code"), [(b"q", 0), (None, 130)])
-def test_q_and_ctrl_c_leave_and_the_terminal_is_as_before(
-    workplace: Path, fake_slurm: FakeSlurm, terminal: tuple[int, int], key: bytes | None, code: int
+@pytest.mark.parametrize(
+    ("press", "code"), [(b"q", 0), (signal.SIGINT, 130), (signal.SIGTERM, -signal.SIGTERM)], ids=["q", "ctrl-c", "term"]
+)
+def test_who_leaves_has_the_terminal_as_before(
+    workplace: Path, fake_slurm: FakeSlurm, terminal: tuple[int, int], press: bytes | signal.Signals, code: int
 ) -> None:
     layout = build_run(workplace / "run", nodes=4, faults=[Fault(1, "bad data")])
     Path(layout.result).unlink()
@@ -81,13 +87,30 @@ def test_q_and_ctrl_c_leave_and_the_terminal_is_as_before(
     try:
         seen = read_until(ours, b"q leaves")
         assert b"40 steps behind" in seen
-        if key is None:
-            process.send_signal(signal.SIGINT)
+        if isinstance(press, bytes):
+            os.write(ours, press)
         else:
-            os.write(ours, key)
+            process.send_signal(press)
         read_until(ours, b"\x1b[?1049l")
         assert process.wait(30) == code
     finally:
         process.kill()
         process.wait()
     assert termios.tcgetattr(theirs)[3] == before[3]
+
+
+@pytest.mark.long
+def test_a_term_while_submit_follows_shows_the_cursor_again(
+    workplace: Path, fake_slurm: FakeSlurm, terminal: tuple[int, int]
+) -> None:
+    fake_slurm.say("PENDING")
+    ours, theirs = terminal
+    process = start(workplace, theirs, "submit", "job.yaml", "--follow", "--site", "generic-slurm")
+    try:
+        read_until(ours, HIDE_CURSOR)
+        process.send_signal(signal.SIGTERM)
+        read_until(ours, SHOW_CURSOR)
+        assert process.wait(30) == -signal.SIGTERM
+    finally:
+        process.kill()
+        process.wait()
