@@ -192,8 +192,9 @@ class Losses:
         They were lost together where it was the network, and find this head one after the other. Those that the run has
         done without since an earlier world were not.
         """
-        lost_now = self._counted.keys() | self._goodbyes.keys() if self._goodbyes else self._counted.keys()
-        return -NEVER if lost_now.isdisjoint(self._rivals) else self._returned_at + OTHERS_RETURN_WITHIN_S
+        if all(nodes.keys().isdisjoint(self._rivals) for nodes in (self._counted, self._goodbyes)):
+            return -NEVER
+        return self._returned_at + OTHERS_RETURN_WITHIN_S
 
     def never_returns(self, node: str) -> None:
         """Wait no longer for a node to return: its agent has ended, or cannot take part."""
