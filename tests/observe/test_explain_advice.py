@@ -90,7 +90,9 @@ def test_what_to_do_about_an_exception_follows_its_words(message: str, advice: s
     ("places", "is_named"),
     [
         ([(3, "node2"), (2, "node2"), (3, "node2")], True),
-        ([(0, "node1"), (2, "node2"), (3, "node2")], True),
+        ([(2, "node2"), (3, "node2")], True),
+        ([(0, "node1"), (2, "node2"), (3, "node2")], False),
+        ([(0, "node1"), (2, "node2"), (3, "node2"), (2, "node2")], True),
         ([(3, "node2"), (3, "node2"), (3, "node2")], False),
         ([(3, "node2"), (0, "node1"), (2, "node2")], False),
         ([(3, "node2")], False),
@@ -107,7 +109,9 @@ def test_a_node_on_which_different_ranks_fail_again_and_again_is_named(
         RunState.FAILED, exit_code=1, reason="restarts_used_up", cause="it failed", root_cause=causes[-1], time=LATE
     )
     advice = explain(*facts(run)).advice
-    assert any("on node2" in each and "exclude: node2" in each for each in advice) == is_named
+    named = [each for each in advice if "on node2" in each and "exclude: node2" in each]
+    assert bool(named) == is_named
+    assert all(("none on another node" in each) == (places[0][1] == "node2") for each in named)
 
 
 def test_a_rank_that_ended_early_is_not_told_to_be_stuck(tmp_path: Path) -> None:
