@@ -28,7 +28,7 @@ def attend(
         run: names the run in the commands that are shown; None for its job id.
     """
     if is_followed:
-        with given_back(), open_display(sys.stderr, output) as display:
+        with given_back(sys.stderr), open_display(sys.stderr, output) as display:
             return _exit_code(follow(layout, snapshots, display, run=run))
     last = _wait(snapshots)
     for line in narrate_end(last, run):

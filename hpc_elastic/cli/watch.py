@@ -13,8 +13,9 @@ from hpc_elastic.api.find import find_run
 from hpc_elastic.api.schedulers import query_again
 from hpc_elastic.cli.arguments import VerbParser, add_run
 from hpc_elastic.cli.look import note
-from hpc_elastic.cli.terminal import given_back
+from hpc_elastic.cli.terminal import LEAVE_SCREEN, given_back
 from hpc_elastic.failures.pace import NO_PACE, Pace
+from hpc_elastic.observe.display import SHOW_CURSOR
 from hpc_elastic.observe.samples import read_pace
 from hpc_elastic.observe.snapshot import Snapshot, take_snapshot
 from hpc_elastic.observe.watch import RunWatch, watch
@@ -95,7 +96,7 @@ def _show(layout: RunLayout, run_watch: RunWatch, paces: _Paces) -> None:
     console = Console()
     last: list[Snapshot] = []
     with (
-        given_back(),
+        given_back(sys.stdout, LEAVE_SCREEN + SHOW_CURSOR),
         contextlib.suppress(_LeftError),
         _keys() as wait,
         Live(console=console, screen=True, auto_refresh=False) as live,

@@ -114,3 +114,15 @@ def test_a_term_while_submit_follows_shows_the_cursor_again(
     finally:
         process.kill()
         process.wait()
+
+
+def test_a_term_as_the_terminal_is_just_being_set_gives_it_back(terminal: tuple[int, int]) -> None:
+    """The drawing has hidden the cursor, and is not entered yet: nothing of its own shows the cursor again."""
+    script = (
+        "import signal, sys\nfrom hpc_elastic.cli.terminal import given_back\n"
+        "with given_back(sys.stdout):\n    signal.raise_signal(signal.SIGTERM)\nprint('not here')\n"
+    )
+    ours, theirs = terminal
+    process = subprocess.Popen([sys.executable, "-c", script], stdout=theirs)
+    assert process.wait(60) == -signal.SIGTERM
+    assert read_until(ours, SHOW_CURSOR) == SHOW_CURSOR
