@@ -164,8 +164,8 @@ _SETUP_UNKNOWN = re.compile(r"setup line failed \(status 127\): ")
 _NAMED_BY_BASH = re.compile(r".*[0-9]\D{0,4}[:\uff1a]\s?([A-Za-z_][\w.-]*)\s?[:\uff1a]")
 _ENDED_THREAD = re.compile(r"Exception in thread (.{1,200}):$")  # threading.excepthook
 _WORDS = frozenset(member.value for member in FailureClass)
-# What a node may be the reason of that no class says: memory with errors, a slow disk, another library.
 _IN_A_ROW = 3  # failures on one node, where another node had one before
+# What a node may be the reason of that no class says: memory with errors, a slow disk, another library.
 _MAY_BE_OF_NODE = frozenset(
     {
         FailureClass.EXCEPTION,
@@ -329,19 +329,19 @@ def _about_node(facts: ExplainFacts, failure_class: str | None) -> str:
     if failure_class not in _MAY_BE_OF_NODE:
         return ""
     ranks: list[int | None] = []
-    node = elsewhere = ""
+    node, is_elsewhere = "", False
     for attempt in reversed([each for each in facts.snapshot.attempt_history if each.number <= (facts.attempt or 0)]):
         cause = root_cause_of_attempt(facts.snapshot, attempt.number)
         node = node or text_of(cause, "node")
         if not node or text_of(cause, "node") != node or len(attempt.nodes) < 2:
-            elsewhere = text_of(cause, "node")
+            is_elsewhere = text_of(cause, "node") not in ("", node)
             break
         ranks.append(number_of(cause, "rank"))
     if len(set(ranks)) < 2:  # one rank, whose part of the data or of the model may be the reason
         return ""
-    if elsewhere and len(ranks) < _IN_A_ROW:  # of two failures on few nodes the second is often where the first was
+    if is_elsewhere and len(ranks) < _IN_A_ROW:  # of two failures on few nodes the second is often where the first was
         return ""
-    only = "" if elsewhere else ", and none on another node"
+    only = "" if is_elsewhere else ", and none on another node"
     return (
         f"look what is different on {node}: {len(ranks)} attempts in a row failed there, in different ranks{only}; "
         f"sbatch: {{exclude: {node}}} leaves it out"
