@@ -115,8 +115,9 @@ class PreemptionHandler(job_environment.SignalHandler):
                     self._logger.warning("Preempted: this job will be started again.")
                     path, countdown = self._job_paths.submitted_pickle, self._delayed._timeout_countdown
                     job_environment._checkpoint(self._delayed, path, countdown)
-            finally:
+            except BaseException:
                 self._is_saving = False  # the function may catch the error of its `checkpoint`, and go on
+                raise
         _die_of(signal.Signals(signum))
 
     def _will_start_again(self) -> bool:
